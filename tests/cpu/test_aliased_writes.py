@@ -35,7 +35,7 @@ def by_out(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return y + 1
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "cudagraphs", "inductor"])
 @pytest.mark.parametrize(
     "write", [by_a_slice, by_a_slice_of_another, by_an_index, by_a_view, by_out]
 )

@@ -18,7 +18,7 @@ from tests.same import same
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BACKENDS = ("eager", "aot_eager", "inductor")
+BACKENDS = ("eager", "aot_eager", "cudagraphs", "inductor")
 
 
 def asserted(x: torch.Tensor) -> torch.Tensor:

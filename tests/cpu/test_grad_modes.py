@@ -9,7 +9,7 @@ import torch
 
 import flambeau
 
-BACKENDS = ("eager", "aot_eager", "inductor")
+BACKENDS = ("eager", "aot_eager", "cudagraphs", "inductor")
 
 
 def enabling(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:

@@ -19,7 +19,7 @@ from flambeau.interop_dynamo import flambeau_backend
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-BACKENDS = ("eager", "aot_eager", "inductor")
+BACKENDS = ("eager", "aot_eager", "cudagraphs", "inductor")
 Program = "Callable[[torch.Tensor, torch.Tensor], Any]"
 
 

@@ -5,6 +5,8 @@ python -m tools.bench calls                            us per call when the grap
 python -m tools.bench steady [--case bert ...]         ms per call once compiled
 python -m tools.bench dynamic                          first call with dynamic=True against static
 ... --device cuda                                      the same on a GPU
+python -m tools.bench gpu [--case bert_1x8 ...]        ms per call on a GPU, both modes of each
+python -m tools.bench memory [--case bert_1x8 ...]     peak memory on a GPU
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.bench.cases import CASES
+from tools.bench.gpu import CANDIDATES, fill_caches, memory_table, time_table
+from tools.bench.gpu_cases import GPU_CASES
 from tools.bench.timing import cold, interleave
 
 if TYPE_CHECKING:
@@ -123,6 +127,27 @@ def calls(arguments: argparse.Namespace, table: Table) -> None:
         )
 
 
+def gpu(arguments: argparse.Namespace, table: Table) -> None:
+    """Eager and both modes of both compilers on a GPU, called in turn."""
+    cases = arguments.case or list(GPU_CASES)
+    fill_caches(cases, CANDIDATES, arguments.jobs)
+    fill(table, *time_table(cases, arguments.rounds))
+
+
+def memory(arguments: argparse.Namespace, table: Table) -> None:
+    """Peak memory of eager and both modes of both compilers on a GPU."""
+    cases = arguments.case or list(GPU_CASES)
+    fill_caches(cases, CANDIDATES, arguments.jobs)
+    fill(table, *memory_table(cases))
+
+
+def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
+    """Give the table its columns and rows."""
+    columns(table, *headings)
+    for row in rows:
+        table.add_row(*row)
+
+
 def columns(table: Table, *headings: str) -> None:
     """Give the table its columns: the first is text, the others numbers."""
     for index, heading in enumerate(headings):
@@ -131,12 +156,20 @@ def columns(table: Table, *headings: str) -> None:
 
 def main() -> None:
     """Run one benchmark and print its table."""
-    commands = {"first-call": first_call, "calls": calls, "steady": steady, "dynamic": dynamic}
+    commands = {
+        "first-call": first_call,
+        "calls": calls,
+        "steady": steady,
+        "dynamic": dynamic,
+        "gpu": gpu,
+        "memory": memory,
+    }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
-    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--case", action="append", choices=(*CASES, *GPU_CASES))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
+    parser.add_argument("--jobs", type=int, default=4, help="processes that fill caches")
     parser.add_argument("--rounds", type=int, default=30, help="turns of each candidate")
     arguments = parser.parse_args()
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")

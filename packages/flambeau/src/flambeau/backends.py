@@ -1,11 +1,12 @@
 """Backends by name: what compiles a captured graph.
 
 A backend is the field's convention, `backend(gm, example_inputs) -> callable returning a tuple`.
-The three of our own:
+Those of our own:
 
 - `eager` runs the captured graph as it is;
 - `aot_eager` runs the functional forward and backward graphs of autograd, operator by operator;
-- `inductor` lowers them to kernels and runs Programs.
+- `inductor` lowers them to kernels and runs Programs;
+- `cudagraphs` runs them as Programs of ATen calls, recorded as CUDA graphs.
 
 Others come from `register_backend` or from the entry-point group `torch_dynamo_backends`, which
 torch.compile's own backends use.
@@ -16,6 +17,7 @@ without Flambeau runs with it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from dataclasses import dataclass
@@ -201,6 +203,19 @@ def inductor(context: Context) -> Backend:
         return compiler
 
     return _through_autograd(context, compiler_for)
+
+
+@_builtin
+def cudagraphs(context: Context) -> Backend:
+    """The functional graphs as calls of ATen, without kernels of our own, each graph launched as
+    one CUDA graph where its tensors are on a GPU.
+    """
+    options = dataclasses.replace(
+        context.options,
+        autograd=dataclasses.replace(context.options.autograd, decompose=False),
+        runtime=dataclasses.replace(context.options.runtime, cuda_graphs="always"),
+    )
+    return inductor(dataclasses.replace(context, options=options))
 
 
 def _through_autograd(

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 ENOUGH_PROGRAMS = 256
 """A GPU of a hundred or two multiprocessors is busy with this many."""
 
+PERSISTENT_LIMIT = 4096
+"""Longest row that a program keeps in registers."""
+
 COLUMNS_PER_PROGRAM = 64
 SHORTEST_CHUNK = 256
 
@@ -48,6 +51,8 @@ def choose_parts(node: Node, dims: tuple[int, ...], options: InductorOptions) ->
             kept *= hint_of(size)
     innermost = min((hint_of(spec.stride[d]) for d in dims), default=1)
     column = any(d not in dims and 0 < hint_of(s) < innermost for d, s in enumerate(spec.stride))
+    if not column and reduced <= PERSISTENT_LIMIT:
+        return 1  # one program holds a row, and what reads the result fuses with it
     programs = -(-kept // COLUMNS_PER_PROGRAM) if column else kept
     if programs >= ENOUGH_PROGRAMS:
         return 1

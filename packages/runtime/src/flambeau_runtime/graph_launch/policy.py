@@ -2,9 +2,9 @@
 
 `csrc/launcher.c` replays a recording that serves a call, and calls the policy for every other call.
 In the default setting ("auto") the first calls are launched plainly and one of them is timed: if
-the device needed no longer than the host took to launch, the host is the limit, and the next call
-is recorded. A Program that is limited by the device stays as it is, since a recording would only
-hold memory. With "always" the second call is recorded, without timing.
+the device did not need much longer than the host took to launch, the next call is recorded. A
+Program that is limited by the device stays as it is, since a recording would only hold memory. With
+"always" the second call is recorded, without timing.
 
 A recording serves the calls on its stream whose sizes are equal, whose library inputs have not
 moved, and whose earlier outputs in place were dropped. When calls miss again and again, another
@@ -39,10 +39,10 @@ _LOG = logging.getLogger(__name__)
 TIMED_CALL = 3
 """The call that is timed: the ones before it load libraries and choose algorithms."""
 
-HOST_BOUND = 1.15
+HOST_BOUND = 2.0
 LAST_KERNEL = 30e-6
-"""A Program is limited by the host if the device took at most this multiple of the host's time, and
-the seconds that the device may need after the last launch.
+"""A Program is recorded if the device took at most this multiple of the host's time, and the
+seconds that it may need after the last launch: the host has other work beside launching this one.
 """
 
 MISSES = 2

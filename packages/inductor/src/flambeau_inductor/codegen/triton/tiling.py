@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
 from flambeau_inductor.ir import index_of
+from flambeau_inductor.lowering.split_reduction import PERSISTENT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     import sympy
 
     from flambeau_inductor.ir import Axis, Kernel
-
-PERSISTENT_LIMIT = 4096
-"""Longest row that is kept in registers."""
 
 PERSISTENT_COLUMN = 64
 """The same where a row's elements lie apart in memory: then many rows side by side must share a

@@ -1,0 +1,104 @@
+"""The passes on graphs, each on a small graph that it changes and on graphs that it must leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from flambeau_inductor.check import check_graph
+from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
+from flambeau_inductor.lowering.split_reduction import choose_parts
+from flambeau_inductor.options import InductorOptions
+from flambeau_prims.builder import Builder
+from flambeau_prims.evaluate import run_graph
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.primitives import Prim
+from flambeau_prims.spec import Spec
+
+ADDMM = torch.ops.aten.addmm.default
+
+
+def linear(
+    read: Callable[[Builder, Value], Value],
+    device: str = "cuda",
+    dtype: torch.dtype = torch.float32,
+    bias_shape: tuple[int, ...] = (5,),
+) -> Graph:
+    """addmm(bias, x, w) and what reads it."""
+    shapes = (bias_shape, (3, 4), (4, 5))
+    graph = Graph(
+        [
+            Value(name, Spec.of(shape, dtype=dtype, device=torch.device(device)))
+            for name, shape in zip("bxw", shapes, strict=True)
+        ]
+    )
+    product = Value("y", Spec.of((3, 5), dtype=dtype, device=torch.device(device)))
+    product.producer = Node(ADDMM, tuple(graph.inputs), {}, (product,), "model.py:1")
+    graph.nodes.append(product.producer)
+    builder = Builder(graph.nodes, ["b", "x", "w", "y"])
+    graph.outputs = [read(builder, product)]
+    return graph
+
+
+def tanh_of_a_view(builder: Builder, y: Value) -> Value:
+    return builder.tanh(builder.reshape(y, (15,)))
+
+
+def widened(builder: Builder, y: Value) -> Value:
+    return builder.tanh(builder.cast(y, torch.float32))
+
+
+def names(graph: Graph) -> list[str]:
+    return [node.op.name if isinstance(node.op, Prim) else str(node.op) for node in graph.nodes]
+
+
+def test_the_bias_joins_the_kernel_that_reads_the_product() -> None:
+    graph = unfuse_bias(linear(tanh_of_a_view))
+    assert names(graph) == ["aten.mm.default", "unsqueeze", "expand", "add", "reshape", "tanh"]
+    assert {node.where for node in graph.nodes[:4]} == {"model.py:1"}
+    check_graph(graph)
+
+
+def test_values_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flambeau_inductor.graph_passes.unfuse_bias._is_plain", lambda node: True)
+    graph = linear(tanh_of_a_view, device="cpu")
+    tensors = [torch.randn(5), torch.randn(3, 4), torch.randn(4, 5)]
+    (before,) = run_graph(graph, tensors)
+    changed = unfuse_bias(graph)
+    assert names(changed)[0] == "aten.mm.default"
+    torch.testing.assert_close(run_graph(changed, tensors)[0], before)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(lambda: linear(tanh_of_a_view, device="cpu"), id="on a CPU"),
+        pytest.param(lambda: linear(widened, dtype=torch.bfloat16), id="rounded twice"),
+        pytest.param(lambda: linear(tanh_of_a_view, bias_shape=(3, 5)), id="not a row"),
+        pytest.param(lambda: linear(lambda b, y: y), id="returned"),
+        pytest.param(lambda: linear(lambda b, y: b.reshape(y, (15,))), id="a view returned"),
+    ],
+)
+def test_other_products_stay(graph: Callable[[], Graph]) -> None:
+    assert "aten.addmm.default" in names(unfuse_bias(graph()))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "split"),
+    [
+        ((8, 768), (1,), False),
+        ((1, 4096), (1,), False),
+        ((1, 1 << 20), (1,), True),
+        ((1 << 20, 8), (0,), True),
+        ((100_000, 768), (1,), False),
+    ],
+)
+def test_rows_that_a_program_holds_are_not_split(
+    shape: tuple[int, int], dims: tuple[int, ...], split: bool
+) -> None:
+    x = Value("x", Spec.of(shape, device=torch.device("cuda")))
+    builder = Builder([], ["x"])
+    node = builder.sum(x, dims).producer
+    assert (choose_parts(node, dims, InductorOptions()) > 1) == split

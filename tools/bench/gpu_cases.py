@@ -1,0 +1,171 @@
+"""What is timed on a GPU: models whose steps are limited by launches, by kernels, or by both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from examples.models import ResNet18, bert
+from tools.bench.cases import Case, pointwise_kernel, sin_plus_cos
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def inference(model: nn.Module, *inputs: Any) -> Case:
+    """A forward pass without gradients."""
+    return Case(model.eval(), lambda f: f(*inputs))
+
+
+def training(model: nn.Module, *inputs: Any, autocast: bool = False, **named: Any) -> Case:
+    """A forward and a backward pass; the loss is the mean square of the first result."""
+
+    def call(f: Any) -> None:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            result = f(*inputs, **named)
+        if not isinstance(result, torch.Tensor):
+            result = result[0]
+        result.float().square().mean().backward()
+
+    return Case(model.train(), call, training=True)
+
+
+def tokens(batch: int, length: int, vocabulary: int = 30522) -> torch.Tensor:
+    """Random token ids."""
+    return torch.randint(0, vocabulary, (batch, length), device="cuda")
+
+
+def images(batch: int) -> torch.Tensor:
+    """Random images of 224 x 224."""
+    return torch.randn(batch, 3, 224, 224, device="cuda")
+
+
+def bert_1x8(device: str) -> Case:
+    """BERT-base forward, 1 x 8 tokens, float32."""
+    return inference(bert().to(device), tokens(1, 8))
+
+
+def bert_16x128_bf16(device: str) -> Case:
+    """BERT-base forward, 16 x 128 tokens, bfloat16."""
+    return inference(bert().to(device, torch.bfloat16), tokens(16, 128))
+
+
+def bert_training(device: str) -> Case:
+    """BERT-base forward and backward, 16 x 128 tokens, autocast to bfloat16."""
+    return training(bert().to(device), tokens(16, 128), autocast=True)
+
+
+def resnet18(device: str) -> Case:
+    """ResNet-18 forward, 16 images."""
+    return inference(ResNet18().to(device), images(16))
+
+
+def _resnet50() -> nn.Module:
+    from transformers import ResNetConfig, ResNetModel
+
+    return ResNetModel(ResNetConfig(depths=[3, 4, 6, 3], layer_type="bottleneck"))
+
+
+def resnet50(device: str) -> Case:
+    """ResNet-50 forward, 64 images."""
+    return inference(_resnet50().to(device), images(64))
+
+
+def resnet50_training(device: str) -> Case:
+    """ResNet-50 forward and backward, 64 images."""
+    return training(_resnet50().to(device), images(64))
+
+
+def _convnext() -> nn.Module:
+    from transformers import ConvNextConfig, ConvNextModel
+
+    return ConvNextModel(ConvNextConfig())
+
+
+def convnext(device: str) -> Case:
+    """ConvNeXt-T forward, 8 images."""
+    return inference(_convnext().to(device), images(8))
+
+
+def convnext_training(device: str) -> Case:
+    """ConvNeXt-T forward and backward, 8 images, autocast to bfloat16."""
+    return training(_convnext().to(device), images(8), autocast=True)
+
+
+def _t5() -> nn.Module:
+    from transformers import T5Config, T5EncoderModel
+
+    return T5EncoderModel(T5Config(d_model=512, num_layers=6, num_heads=8, d_kv=64, d_ff=2048))
+
+
+def t5(device: str) -> Case:
+    """T5-small encoder forward, 4 x 64 tokens."""
+    return inference(_t5().to(device), tokens(4, 64, 32128))
+
+
+def t5_training(device: str) -> Case:
+    """T5-small encoder forward and backward, 4 x 64 tokens, autocast to bfloat16."""
+    return training(_t5().to(device), tokens(4, 64, 32128), autocast=True)
+
+
+class Recommender(nn.Module):
+    """A click model: 26 embedding tables, a bottom and a top MLP, pairwise dot products."""
+
+    def __init__(self, tables: int = 26, rows: int = 10_000, width: int = 64) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
+        self.bottom = nn.Sequential(nn.Linear(13, 256), nn.ReLU(), nn.Linear(256, width), nn.ReLU())
+        pairs = (tables + 1) * tables // 2
+        self.top = nn.Sequential(
+            nn.Linear(pairs + width, 256),
+            nn.ReLU(),
+            nn.Linear(256, 64),
+            nn.ReLU(),
+            nn.Linear(64, 1),
+        )
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1))
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        """Logits of (batch, 13) numbers and (batch, tables) categories."""
+        x = self.bottom(dense)
+        rows = [table(sparse[:, i]) for i, table in enumerate(self.tables)]
+        features = torch.stack([x, *rows], 1)
+        products = features @ features.transpose(1, 2)
+        pairs = products[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([x, pairs], 1)).squeeze(1)
+
+
+def _clicks(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    dense = torch.randn(batch, 13, device="cuda")
+    return dense, torch.randint(0, 10_000, (batch, 26), device="cuda")
+
+
+def recommender(device: str) -> Case:
+    """A recommender, forward, batch 2048."""
+    return inference(Recommender().to(device), *_clicks(2048))
+
+
+def recommender_training(device: str) -> Case:
+    """A recommender, forward and backward, batch 2048."""
+    return training(Recommender().to(device), *_clicks(2048))
+
+
+GPU_CASES: dict[str, Callable[[str], Case]] = {
+    "one_kernel": sin_plus_cos,
+    "pointwise": pointwise_kernel,
+    "bert_1x8": bert_1x8,
+    "bert_16x128_bf16": bert_16x128_bf16,
+    "bert_training": bert_training,
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "resnet50_training": resnet50_training,
+    "convnext": convnext,
+    "convnext_training": convnext_training,
+    "t5": t5,
+    "t5_training": t5_training,
+    "recommender": recommender,
+    "recommender_training": recommender_training,
+}
