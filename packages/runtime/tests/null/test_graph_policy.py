@@ -220,11 +220,11 @@ def test_always_records_the_second_call() -> None:
 
 def test_a_program_limited_by_the_device_stays_plain() -> None:
     rig = Rig()
-    rig.gpu.device = 2 * SECOND
+    rig.gpu.device = 3 * SECOND
     assert set(rig.calls(10, X)) == {PLAIN}
     assert rig.launcher.gave_up
     assert not rig.recorder.asked
-    assert "the device is the limit (2000.00 ms, the host 1000.00 ms)" in rig.policy.describe()
+    assert "the device is the limit (3000.00 ms, the host 1000.00 ms)" in rig.policy.describe()
 
 
 def test_the_time_is_waited_for() -> None:
@@ -263,7 +263,7 @@ def test_the_sizes_used_longest_ago_are_forgotten() -> None:
 
 def test_one_slow_size_does_not_end_recording_of_others() -> None:
     rig = Rig(symbols=1)
-    rig.gpu.device = 2 * SECOND
+    rig.gpu.device = 3 * SECOND
     rig.calls(TIMED_CALL, torch.zeros(9))
     rig.gpu.device = 0.0
     rig.calls(TIMED_CALL, torch.zeros(3))
