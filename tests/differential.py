@@ -130,6 +130,7 @@ def _differentiate(run: Run, outputs: list[torch.Tensor], inputs: list[torch.Ten
     total = None
     for out in outputs:
         if out.requires_grad:
+            out = out if out.layout == torch.strided else out.to_dense()
             out = torch.view_as_real(out.resolve_conj()) if out.is_complex() else out
             weight = torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out) + 0.5
             term = (out * weight).sum().double().cpu()
@@ -177,12 +178,10 @@ def compare_tensor(
     for name in ("is_conj", "is_neg"):
         if getattr(ours, name)() != getattr(theirs, name)():
             return f"{name} {getattr(ours, name)()}, not {getattr(theirs, name)()}"
+    if ours.layout != torch.strided:
+        return _compare_parts(ours, theirs, exact, factor, least)
     sizes = [dim for dim, size in enumerate(ours.shape) if size > 1]
-    if (
-        ours.layout == torch.strided
-        and ours.numel()
-        and [ours.stride(d) for d in sizes] != [theirs.stride(d) for d in sizes]
-    ):
+    if ours.numel() and [ours.stride(d) for d in sizes] != [theirs.stride(d) for d in sizes]:
         return f"strides {ours.stride()}, not {theirs.stride()} of shape {tuple(ours.shape)}"
     ours, theirs = _plain(ours), _plain(theirs)
     exact = _plain(exact) if isinstance(exact, torch.Tensor) else exact
@@ -213,6 +212,26 @@ def compare_tensor(
     return f"off by {error:.3g}, {allowed:.3g} allowed: {_first(ours)}, not {_first(theirs)}"
 
 
+def _compare_parts(ours: Any, theirs: Any, exact: Any, factor: float, least: float) -> str | None:
+    """What differs in the indices or the values of two sparse tensors of one layout."""
+    rows = ours.layout in (torch.sparse_csr, torch.sparse_bsr)
+    compressed = ("crow_indices", "col_indices") if rows else ("ccol_indices", "row_indices")
+    names = {torch.sparse_coo: ("is_coalesced", "_indices", "_values")}.get(
+        ours.layout, (*compressed, "values")
+    )
+    is_best = isinstance(exact, torch.Tensor) and exact.layout == ours.layout
+    for name in names:
+        mine, other = (getattr(tensor, name)() for tensor in (ours, theirs))
+        if name == "is_coalesced":
+            text = None if mine == other else f"{mine}, not {other}"
+        else:
+            best = getattr(exact, name)() if is_best else None
+            text = compare_tensor(mine, other, best, factor, least)
+        if text:
+            return f"{name}: {text}"
+    return None
+
+
 def _first(tensor: torch.Tensor) -> list[Any]:
     """The first elements, for a message."""
     return tensor.flatten()[:8].tolist()
@@ -221,8 +240,6 @@ def _first(tensor: torch.Tensor) -> list[Any]:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The values without history, dense; complex numbers as pairs of their parts, [..., 2]."""
     tensor = tensor.detach()
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj().resolve_neg())
     return tensor.float() if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor

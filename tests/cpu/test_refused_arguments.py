@@ -52,6 +52,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "bce_with_logits of ints": lambda: F.binary_cross_entropy_with_logits(X.long(), X.long()),
     "group_norm of ints": lambda: F.group_norm(X.long(), 3),
     "group_norm of bools": lambda: F.group_norm(X.bool(), 3),
+    "layer_norm of ints": lambda: F.layer_norm(X.long(), (8,)),
+    "layer_norm of bools": lambda: torch.native_layer_norm(X.bool(), (8,), None, None, 1e-5),
     "group_norm of strides": lambda: torch.native_group_norm(
         X.mT.contiguous().mT, None, None, 2, 3, 8, 3, 1e-5
     ),

@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.differential import compare_tensor
 from tools.sweep.ops import accepted
+from tools.sweep.ops.variants import cases
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,3 +111,32 @@ def test_accepted_differences_have_reasons() -> None:
     row = {"op": "add", "variant": "static", "differences": ["off by 1", "strides (1,)"]}
     item = accepted.Accepted(("a*",), ("static",), "^off by", "a reason")
     assert not item.covers(row) and item.covers({**row, "differences": ["off by 1"]})
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_sparse_results_are_compared_by_their_parts(layout: str) -> None:
+    """Explicit zeros count, and so do the places of values."""
+    make = {
+        "coo": lambda t: t.to_sparse_coo(),
+        "csr": lambda t: t.to_sparse_csr(),
+        "csc": lambda t: t.to_sparse_csc(),
+    }[layout]
+    one = make(torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    assert compare_tensor(one, one.clone(), None, 4.0) is None
+    assert compare_tensor(one, make(torch.tensor([[2.0, 0.0], [0.0, 3.0]])), None, 4.0) is not None
+    assert compare_tensor(one, make(torch.tensor([[0.0, 2.0], [4.0, 0.0]])), None, 4.0) is not None
+    explicit = one.clone()
+    explicit.values().zero_() if layout != "coo" else explicit._values().zero_()
+    assert compare_tensor(explicit, make(torch.zeros(2, 2)), None, 4.0) is not None
+
+
+def test_sparse_samples_are_copied() -> None:
+    """Each call of `make` gives tensors of its own."""
+    pytest.importorskip("expecttest")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    op = next(op for op in op_db if op.name == "sparse.sampled_addmm")
+    case = cases(op, "static", "cpu", 2)[-1]
+    first, second = case.make()[0], case.make()[0]
+    assert first.layout == torch.sparse_csr and compare_tensor(first, second, None, 4.0) is None
+    assert first.values().data_ptr() != second.values().data_ptr()

@@ -330,7 +330,8 @@ def _frozen(value: Any) -> Any:
 
 
 def _thawed(frozen: Any, cast: torch.dtype | None = None) -> Any:
-    value = copy.deepcopy(frozen[0])
+    sparse = (t for t in _tensors(frozen[0]) if t.layout != torch.strided)  # deepcopy takes no CSR
+    value = copy.deepcopy(frozen[0], {id(tensor): tensor.clone() for tensor in sparse})
     if cast is not None:
         value = tree_map_only(
             torch.Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, value
