@@ -204,10 +204,7 @@ class CompiledState:
             scope = Scope(self.function, arguments)
             entries = tuple(entry for entry in entries if not entry.info.is_dead())
             others = (entry.info for entry in entries if entry.info not in violated)
-            reasons = (
-                *violated.values(),
-                *(failure_of(info.guards, scope) for info in others),
-            )
+            reasons = (*violated.values(), *(failure_of(info.guards, scope) for info in others))
             stance = current_stance().name
             if stance != "default" and self._runs_eagerly(stance, scope, reasons):
                 return None

@@ -15,6 +15,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture import record
 from flambeau_capture.bytecode.resume_code import (
     Continuation,
     argument_order,
@@ -23,14 +24,6 @@ from flambeau_capture.bytecode.resume_code import (
     resume_function,
 )
 from flambeau_capture.core import core
-from flambeau_capture.record import (
-    FromGraph,
-    FromSource,
-    GraphValue,
-    MakeList,
-    MakeTuple,
-    SizeValue,
-)
 from flambeau_capture.sources import Argument, Item, Source
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.size_floats import FloatExpr
@@ -41,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from flambeau_capture.bytecode.resume_code import FrameCode, Layout
-    from flambeau_capture.record import Recipe, SuspendedFrame
 
 _NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
 
@@ -87,7 +79,7 @@ class Continuations:
 
 
 def frame_functions(
-    suspended: list[SuspendedFrame],
+    suspended: list[record.SuspendedFrame],
     continuations: Continuations,
     unbacked: Collection[str] = (),
     changed: Mapping[str, frozenset[int]] = _NOTHING,
@@ -132,7 +124,9 @@ class _Changes:
         self._unbacked = unbacked
         self._changed = changed
 
-    def of(self, frame: SuspendedFrame, layout: Layout, names: Sequence[str]) -> dict[str, Any]:
+    def of(
+        self, frame: record.SuspendedFrame, layout: Layout, names: Sequence[str]
+    ) -> dict[str, Any]:
         """The dynamic dims of a continuation's parameters `names`, and of their contents."""
         if not self._unbacked and not self._changed:
             return {}
@@ -146,19 +140,19 @@ class _Changes:
         return found
 
     def _inside(
-        self, recipe: Recipe, source: Source, around: tuple[Recipe, ...] = ()
+        self, recipe: record.Recipe, source: Source, around: tuple[record.Recipe, ...] = ()
     ) -> Iterator[tuple[str, frozenset[int]]]:
         """The dynamic dims of a recipe's result; `around` holds the recipes that contain it."""
         match recipe:
-            case SizeValue(expr=Expr() | FloatExpr() as number) if self._varies(number):
+            case record.SizeValue(expr=Expr() | FloatExpr() as number) if self._varies(number):
                 yield source.text(), frozenset({-1})
-            case FromGraph(value=GraphValue(spec=Spec(shape=shape))):
+            case record.FromGraph(value=record.GraphValue(spec=Spec(shape=shape))):
                 dims = [dim for dim, size in enumerate(shape) if self._varies(size)]
                 if dims:
                     yield source.text(), frozenset(dims)
-            case FromSource(source=before):
+            case record.FromSource(source=before):
                 yield from self._kept(before.text(), source.text())
-            case MakeTuple(items=items) | MakeList(items=items):
+            case record.MakeTuple(items=items) | record.MakeList(items=items):
                 if not any(recipe is outer for outer in around):
                     for at, item in enumerate(items):
                         yield from self._inside(item, Item(source, at), (*around, recipe))

@@ -278,10 +278,7 @@ def _target(
         ):
             return graph, sources, RESULT_AS_TUPLE, ""
     source_of = {item.value: item.source for item in capture.inputs}
-    symbols: dict[str, Source | GraphValue] = {
-        **symbol_sources(capture.inputs),
-        **capture.unbacked,
-    }
+    symbols: dict[str, Source | GraphValue] = {**symbol_sources(capture.inputs), **capture.unbacked}
     code = EntryCode(sources, parts.outputs, symbols, source_of, cyclic=parts.cyclic)
     function = code.function(
         capture, graph, frames, may_run_again=may_run_again, state_snapshot=saved

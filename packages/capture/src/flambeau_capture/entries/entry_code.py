@@ -23,57 +23,28 @@ from typing import Any
 
 import torch
 
+from flambeau_capture import record
 from flambeau_capture.core import Tail
 from flambeau_capture.entries.eager_replay import GraphFailed
 from flambeau_capture.entries.state_snapshot import StateSnapshot
-from flambeau_capture.record import (
-    CallRecipe,
-    CallSideEffect,
-    Capture,
-    Const,
-    DelAttr,
-    FromGraph,
-    FromSource,
-    GraphValue,
-    MakeCell,
-    MakeDict,
-    MakeFunction,
-    MakeList,
-    MakeMethod,
-    MakeObject,
-    MakePartial,
-    MakeSet,
-    MakeSlice,
-    MakeTuple,
-    Recipe,
-    ReplaceDict,
-    ReplaceList,
-    ReplaceSet,
-    SetAttr,
-    SideEffect,
-    SizeValue,
-    StoreCell,
-    StoreGlobal,
-    SuspendedFrame,
-)
 from flambeau_capture.sources import Source, TensorSize, TensorStride
 
 _RECIPES = (
-    FromSource,
-    FromGraph,
-    Const,
-    SizeValue,
-    MakeTuple,
-    MakeList,
-    MakeDict,
-    MakeSet,
-    MakeObject,
-    MakeSlice,
-    MakeCell,
-    MakeFunction,
-    MakeMethod,
-    MakePartial,
-    CallRecipe,
+    record.FromSource,
+    record.FromGraph,
+    record.Const,
+    record.SizeValue,
+    record.MakeTuple,
+    record.MakeList,
+    record.MakeDict,
+    record.MakeSet,
+    record.MakeObject,
+    record.MakeSlice,
+    record.MakeCell,
+    record.MakeFunction,
+    record.MakeMethod,
+    record.MakePartial,
+    record.CallRecipe,
 )
 _INLINE_CONSTANTS = (int, bool, str, bytes, type(None), type(Ellipsis))
 
@@ -86,7 +57,7 @@ _NO_RECIPES = frozenset({"globals", "module_globals"})
 """Fields of recipes and side effects that hold dicts of the program."""
 
 
-def _parts(item: Any) -> Iterator[Recipe]:
+def _parts(item: Any) -> Iterator[record.Recipe]:
     """The recipes directly inside a recipe or a side effect."""
     if isinstance(item, _RECIPES):
         yield item
@@ -98,31 +69,31 @@ def _parts(item: Any) -> Iterator[Recipe]:
             yield from _parts(part)
 
 
-def _children(item: Recipe | SideEffect) -> Iterator[Recipe]:
-    if not isinstance(item, (Const, FromSource, FromGraph, SizeValue)):
+def _children(item: record.Recipe | record.SideEffect) -> Iterator[record.Recipe]:
+    if not isinstance(item, (record.Const, record.FromSource, record.FromGraph, record.SizeValue)):
         for field in fields(item):
             if field.name not in _NO_RECIPES:
                 yield from _parts(getattr(item, field.name))
 
 
-def _needed(capture: Capture) -> tuple[Recipe, ...]:
+def _needed(capture: record.Capture) -> tuple[record.Recipe, ...]:
     """What the entry evaluates after the side effects: its result, or its frames' arguments."""
     if not capture.suspended:
         return (capture.result,)
     return tuple(recipe for frame in reversed(capture.suspended) for recipe in frame.arguments)
 
 
-def recipes_in(capture: Capture) -> tuple[list[Recipe], frozenset[int]]:
+def recipes_in(capture: record.Capture) -> tuple[list[record.Recipe], frozenset[int]]:
     """Every recipe once, in the order of need; and the ids of recipes that contain themselves."""
-    found: dict[int, Recipe] = {}
+    found: dict[int, record.Recipe] = {}
     open_recipes: set[int] = set()
     cyclic: set[int] = set()
     pending = [
         _children(side_effect)
-        for side_effect in (*capture.side_effects, CallRecipe(tuple, _needed(capture)))
+        for side_effect in (*capture.side_effects, record.CallRecipe(tuple, _needed(capture)))
     ]
     pending.reverse()
-    path: list[Recipe] = []
+    path: list[record.Recipe] = []
     depths: list[int] = []
     while pending:
         recipe = next(pending[-1], None)
@@ -160,9 +131,9 @@ class EntryCode:
     def __init__(
         self,
         graph_inputs: Iterable[Source],
-        outputs: list[GraphValue],
-        symbols: Mapping[str, Source | GraphValue],
-        source_of: dict[GraphValue, Source],
+        outputs: list[record.GraphValue],
+        symbols: Mapping[str, Source | record.GraphValue],
+        source_of: dict[record.GraphValue, Source],
         *,
         cyclic: frozenset[int],
     ) -> None:
@@ -178,14 +149,14 @@ class EntryCode:
         self._constant_names: dict[int, str] = {}
         self._symbol_names: dict[str, str] = {}
         self._built: dict[int, str] = {}
-        self._kept: list[Recipe] = []
+        self._kept: list[record.Recipe] = []
         self._lines: list[str] = []
         self._fills: list[Callable[[], None]] = []
         self._building = 0
 
     def function(
         self,
-        capture: Capture,
+        capture: record.Capture,
         graph: Callable[..., Any] | None,
         frames: Sequence[Callable[..., Any]] = (),
         *,
@@ -217,7 +188,7 @@ class EntryCode:
         return namespace.pop("entry")
 
     def _graph_call(
-        self, capture: Capture, state_snapshot: StateSnapshot | None, *, may_run_again: bool
+        self, capture: record.Capture, state_snapshot: StateSnapshot | None, *, may_run_again: bool
     ) -> list[str]:
         """The lines that call the graph and name its results."""
         arguments = ", ".join(
@@ -246,9 +217,7 @@ class EntryCode:
         return [*lines, f"{targets}= outs"] if targets else lines
 
     def _suspended(
-        self,
-        suspended: Sequence[SuspendedFrame],
-        frames: Sequence[Callable[..., Any]],
+        self, suspended: Sequence[record.SuspendedFrame], frames: Sequence[Callable[..., Any]]
     ) -> str:
         """The call of the frames; each gets a Tail of the next one as its last argument."""
         parts: list[str] = []
@@ -261,7 +230,7 @@ class EntryCode:
 
     # ------------------------------------------------------------ values
 
-    def value(self, recipe: Recipe) -> str:
+    def value(self, recipe: record.Recipe) -> str:
         """An expression for the recipe's value; building it appends lines."""
         found = self._built.get(id(recipe))
         if found is not None:
@@ -307,7 +276,7 @@ class EntryCode:
         """One statement."""
         self._lines.append(text)
 
-    def begin(self, recipe: Recipe, expression: str, fill: Callable[[str], None]) -> str:
+    def begin(self, recipe: record.Recipe, expression: str, fill: Callable[[str], None]) -> str:
         """A new empty object; `fill(name)` appends its contents after it can be referred to."""
         name = self.assign(expression)
         self._built[id(recipe)] = name
@@ -317,7 +286,7 @@ class EntryCode:
             fill(name)
         return name
 
-    def size(self, recipe: SizeValue) -> str:
+    def size(self, recipe: record.SizeValue) -> str:
         """An int (or float) computed from the inputs' sizes."""
         expr = recipe.expr
         if isinstance(expr, (int, float)):
@@ -336,14 +305,14 @@ class EntryCode:
                     found = self.assign(f"{self.source(base)}.shape[{dim}]")
                 case TensorStride(base=base, dim=dim):
                     found = self.assign(f"{self.source(base)}.stride({dim})")
-                case GraphValue() as value:
+                case record.GraphValue() as value:
                     found = self.output(value)
                 case source:
                     found = self.source(source)
             self._symbol_names[name] = found
         return found
 
-    def output(self, value: GraphValue) -> str:
+    def output(self, value: record.GraphValue) -> str:
         """The variable of a graph output; an input that passes through is its parameter."""
         return (
             self._outputs[value] if value in self._outputs else self.source(self._source_of[value])
@@ -351,47 +320,49 @@ class EntryCode:
 
     # ------------------------------------------------------------ side effects
 
-    def _effect(self, side_effect: SideEffect) -> None:
+    def _effect(self, side_effect: record.SideEffect) -> None:
         value = self.value
         match side_effect:
-            case SetAttr(obj=obj, name=name, value=new, raw=raw):
+            case record.SetAttr(obj=obj, name=name, value=new, raw=raw):
                 setter = "set_attribute" if raw else "setattr"
                 self.line(f"{setter}({value(obj)}, {name!r}, {value(new)})")
-            case DelAttr(obj=obj, name=name, raw=raw):
+            case record.DelAttr(obj=obj, name=name, raw=raw):
                 self.line(f"{'delete_attribute' if raw else 'delattr'}({value(obj)}, {name!r})")
-            case ReplaceList(obj=obj, items=items):
+            case record.ReplaceList(obj=obj, items=items):
                 self.line(f"replace_list({value(obj)}, [{', '.join(map(value, items))}])")
-            case ReplaceDict(obj=obj, items=items):
+            case record.ReplaceDict(obj=obj, items=items):
                 pairs = ", ".join(f"({value(key)}, {value(item)})" for key, item in items)
                 self.line(f"replace_dict({value(obj)}, [{pairs}])")
-            case ReplaceSet(obj=obj, items=items):
+            case record.ReplaceSet(obj=obj, items=items):
                 self.line(f"replace_set({value(obj)}, [{', '.join(map(value, items))}])")
-            case StoreGlobal(module_globals=module_globals, name=name, value=None):
+            case record.StoreGlobal(module_globals=module_globals, name=name, value=None):
                 self.line(f"del {self.constant(module_globals)}[{name!r}]")
-            case StoreGlobal(module_globals=module_globals, name=name, value=new):
+            case record.StoreGlobal(module_globals=module_globals, name=name, value=new):
                 assert new is not None
                 self.line(f"{self.constant(module_globals)}[{name!r}] = {value(new)}")
-            case StoreCell(cell=cell, value=None):
+            case record.StoreCell(cell=cell, value=None):
                 self.line(f"del {value(cell)}.cell_contents")
-            case StoreCell(cell=cell, value=new):
+            case record.StoreCell(cell=cell, value=new):
                 assert new is not None
                 self.line(f"{value(cell)}.cell_contents = {value(new)}")
-            case CallSideEffect(function=function, args=args, kwargs=kwargs):
+            case record.CallSideEffect(function=function, args=args, kwargs=kwargs):
                 self.line(f"{self.constant(function)}({self.call_arguments(args, kwargs)})")
             case _:
                 raise TypeError(f"effect {type(side_effect).__name__} cannot be replayed")
 
-    def call_arguments(self, args: Iterable[Recipe], kwargs: dict[str, Recipe]) -> str:
+    def call_arguments(
+        self, args: Iterable[record.Recipe], kwargs: dict[str, record.Recipe]
+    ) -> str:
         """The text between the parentheses of a call."""
         parts = [self.value(arg) for arg in args]
         parts += [f"**{{{name!r}: {self.value(arg)}}}" for name, arg in kwargs.items()]
         return ", ".join(parts)
 
-    def items(self, recipes: Iterable[Recipe]) -> str:
+    def items(self, recipes: Iterable[record.Recipe]) -> str:
         """Comma-separated values."""
         return ", ".join([self.value(recipe) for recipe in recipes])
 
-    def optional(self, recipe: Recipe | None) -> str:
+    def optional(self, recipe: record.Recipe | None) -> str:
         """A value, or None."""
         return "None" if recipe is None else self.value(recipe)
 
@@ -403,7 +374,7 @@ def _tried(lines: list[str]) -> list[str]:
 # ---------------------------------------------------------------- one builder a recipe
 
 
-def _tuple(code: EntryCode, recipe: MakeTuple) -> str:
+def _tuple(code: EntryCode, recipe: record.MakeTuple) -> str:
     items = code.items(recipe.items)
     text = f"({items}{',' if len(recipe.items) == 1 else ''})"
     return code.assign(
@@ -411,7 +382,7 @@ def _tuple(code: EntryCode, recipe: MakeTuple) -> str:
     )
 
 
-def _list(code: EntryCode, recipe: MakeList) -> str:
+def _list(code: EntryCode, recipe: record.MakeList) -> str:
     def fill(name: str) -> None:
         if recipe.items:
             code.line(f"extend_list({name}, [{code.items(recipe.items)}])")
@@ -422,7 +393,7 @@ def _list(code: EntryCode, recipe: MakeList) -> str:
     return code.begin(recipe, "[]" if recipe.cls is list else f"{cls}.__new__({cls})", fill)
 
 
-def _dict(code: EntryCode, recipe: MakeDict) -> str:
+def _dict(code: EntryCode, recipe: record.MakeDict) -> str:
     ordered = issubclass(recipe.cls, collections.OrderedDict)
 
     def fill(name: str) -> None:
@@ -446,11 +417,11 @@ def _dict(code: EntryCode, recipe: MakeDict) -> str:
     return code.begin(recipe, f"{cls}.__new__({cls})", fill)
 
 
-def _set(code: EntryCode, recipe: MakeSet) -> str:
+def _set(code: EntryCode, recipe: record.MakeSet) -> str:
     return code.assign(f"{code.constant(recipe.cls)}([{code.items(recipe.items)}])")
 
 
-def _object(code: EntryCode, recipe: MakeObject) -> str:
+def _object(code: EntryCode, recipe: record.MakeObject) -> str:
     def fill(name: str) -> None:
         _fill_state(code, name, recipe.state)
         _fill_slots(code, name, recipe.slots)
@@ -458,24 +429,24 @@ def _object(code: EntryCode, recipe: MakeObject) -> str:
     return code.begin(recipe, f"new_object({code.constant(recipe.cls)})", fill)
 
 
-def _fill_state(code: EntryCode, name: str, state: dict[str, Recipe] | None) -> None:
+def _fill_state(code: EntryCode, name: str, state: dict[str, record.Recipe] | None) -> None:
     if state:
         entries = ", ".join([f"{key!r}: {code.value(value)}" for key, value in state.items()])
         code.line(f"instance_dict({name}).update({{{entries}}})")
 
 
-def _fill_slots(code: EntryCode, name: str, slots: dict[str, Recipe]) -> None:
+def _fill_slots(code: EntryCode, name: str, slots: dict[str, record.Recipe]) -> None:
     for slot, value in slots.items():
         code.line(f"set_attribute({name}, {slot!r}, {code.value(value)})")
 
 
-def _slice(code: EntryCode, recipe: MakeSlice) -> str:
+def _slice(code: EntryCode, recipe: record.MakeSlice) -> str:
     return code.assign(
         f"{code.constant(recipe.cls)}({code.items((recipe.start, recipe.stop, recipe.step))})"
     )
 
 
-def _cell(code: EntryCode, recipe: MakeCell) -> str:
+def _cell(code: EntryCode, recipe: record.MakeCell) -> str:
     def fill(name: str) -> None:
         if recipe.contents is not None:
             code.line(f"{name}.cell_contents = {code.value(recipe.contents)}")
@@ -486,7 +457,7 @@ def _cell(code: EntryCode, recipe: MakeCell) -> str:
 _FUNCTION_PARTS = ("defaults", "kwdefaults", "annotations", "doc", "module", "type_params")
 
 
-def _function(code: EntryCode, recipe: MakeFunction) -> str:
+def _function(code: EntryCode, recipe: record.MakeFunction) -> str:
     closure = "None" if recipe.closure is None else f"({code.items(recipe.closure)},)"
     constants = f"{code.constant(recipe.code)}, {code.constant(recipe.globals)}"
     made = f"new_function({constants}, {recipe.name!r}, None, {closure})"
@@ -502,37 +473,37 @@ def _function(code: EntryCode, recipe: MakeFunction) -> str:
     return code.begin(recipe, made, fill)
 
 
-def _method(code: EntryCode, recipe: MakeMethod) -> str:
+def _method(code: EntryCode, recipe: record.MakeMethod) -> str:
     return code.assign(f"new_method({code.value(recipe.function)}, {code.value(recipe.instance)})")
 
 
-def _partial(code: EntryCode, recipe: MakePartial) -> str:
+def _partial(code: EntryCode, recipe: record.MakePartial) -> str:
     arguments = code.call_arguments((recipe.function, *recipe.args), recipe.kwargs)
     return code.assign(f"new_partial({arguments})")
 
 
-def _call(code: EntryCode, recipe: CallRecipe) -> str:
+def _call(code: EntryCode, recipe: record.CallRecipe) -> str:
     return code.assign(
         f"{code.constant(recipe.function)}({code.call_arguments(recipe.args, recipe.kwargs)})"
     )
 
 
 _BUILDERS: dict[type, Callable[[EntryCode, Any], str]] = {
-    FromSource: lambda code, recipe: code.source(recipe.source),
-    FromGraph: lambda code, recipe: code.output(recipe.value),
-    Const: lambda code, recipe: code.constant(recipe.value),
-    SizeValue: EntryCode.size,
-    MakeTuple: _tuple,
-    MakeList: _list,
-    MakeDict: _dict,
-    MakeSet: _set,
-    MakeObject: _object,
-    MakeSlice: _slice,
-    MakeCell: _cell,
-    MakeFunction: _function,
-    MakeMethod: _method,
-    MakePartial: _partial,
-    CallRecipe: _call,
+    record.FromSource: lambda code, recipe: code.source(recipe.source),
+    record.FromGraph: lambda code, recipe: code.output(recipe.value),
+    record.Const: lambda code, recipe: code.constant(recipe.value),
+    record.SizeValue: EntryCode.size,
+    record.MakeTuple: _tuple,
+    record.MakeList: _list,
+    record.MakeDict: _dict,
+    record.MakeSet: _set,
+    record.MakeObject: _object,
+    record.MakeSlice: _slice,
+    record.MakeCell: _cell,
+    record.MakeFunction: _function,
+    record.MakeMethod: _method,
+    record.MakePartial: _partial,
+    record.CallRecipe: _call,
 }
 
 

@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from flambeau_capture import record
 from flambeau_capture.entries.entry import all_guards, current_state, graph_of, written_inputs
+from flambeau_capture.exported import tree as trees
 from flambeau_capture.exported.contents import (
     Ambient,
     GraphInput,
@@ -37,50 +39,12 @@ from flambeau_capture.exported.contents import (
 from flambeau_capture.exported.dims import Dim, check_promises
 from flambeau_capture.exported.graph import ExportedGraph
 from flambeau_capture.exported.signature import bind_call, frame_sources, local_indices
-from flambeau_capture.exported.tree import (
-    FACTORIES,
-    MAKERS,
-    PLAIN,
-    Constant,
-    Entries,
-    Fields,
-    Given,
-    GivenContainer,
-    Held,
-    Items,
-    Leaf,
-    Made,
-    SizeOf,
-    Tree,
-)
 from flambeau_capture.guards.constants import EXTENT
 from flambeau_capture.guards.kinds import guard_text
 from flambeau_capture.interpreter.capture import capture_frame
 from flambeau_capture.interpreter.substitutes.modules import GLOBAL_HOOKS, OWN_HOOKS
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.reasons import REASONS
-from flambeau_capture.record import (
-    Break,
-    CallRecipe,
-    CallSideEffect,
-    CaptureError,
-    Const,
-    DynamicDims,
-    FromGraph,
-    FromSource,
-    Guard,
-    MakeDict,
-    MakeList,
-    MakeObject,
-    MakeSet,
-    MakeSlice,
-    MakeTuple,
-    Recipe,
-    ReplaceDict,
-    SetAttr,
-    SizeValue,
-    defined_at,
-)
 from flambeau_capture.sources import Argument, DictEntry, InstanceDict, Scope, Source, SourceLost
 from flambeau_prims.size_floats import condition_of
 from flambeau_prims.sizes import Expr
@@ -89,7 +53,6 @@ from flambeau_prims.spec import Spec, spec_of
 if TYPE_CHECKING:
     from flambeau_capture.exported.dims import DeclaredSymbols
     from flambeau_capture.exported.signature import BoundCall
-    from flambeau_capture.record import Capture, Input, SideEffect
 
 
 def export(
@@ -118,11 +81,11 @@ def export(
     call = bind_call(target.signature, args, kwargs or {}, sources, dynamic_shapes)
     state, ambient = current_state(), Ambient.now()
     varies = any(True for _ in call.dims.declarations())
-    dims: DynamicDims = call.dims if varies else DynamicDims(False)
+    dims: record.DynamicDims = call.dims if varies else record.DynamicDims(False)
     scope = _scope(target.function, given, named)
     captured = capture_frame(scope, CaptureOptions(fullgraph=True, exporting=True), dims)
-    if isinstance(captured, Break):
-        raise CaptureError(captured)
+    if isinstance(captured, record.Break):
+        raise record.CaptureError(captured)
     symbols = next((made for made in call.dims.made if made.env is captured.size_env), None)
     if symbols is not None:
         check_promises(symbols)
@@ -132,7 +95,7 @@ def export(
     return lifter.exported(_name(fn), guards, ambient)
 
 
-def _guard_text(guard: Guard) -> str:
+def _guard_text(guard: record.Guard) -> str:
     """A guard in the user's terms, symbols by their names: `batch >= 2`."""
     if guard.kind != "RELATION":
         return guard_text(guard)
@@ -214,7 +177,7 @@ class Lifter:
 
     def __init__(
         self,
-        capture: Capture,
+        capture: record.Capture,
         owner: torch.nn.Module | None,
         own: tuple[Any, ...],
         call: BoundCall,
@@ -223,13 +186,13 @@ class Lifter:
         self.own = own
         """Arguments that the caller does not write: the module, what a partial binds."""
         self.capture, self.call, self.symbols = capture, call, symbols
-        self.place = defined_at(capture.scope.function)
+        self.place = record.defined_at(capture.scope.function)
         self.state: dict[str, torch.Tensor] = {}
         self._leaf_of = {id(value): at for at, value in enumerate(call.inputs)}
         self._container_of = {id(value): at for at, value in enumerate(call.containers)}
         self._names = _state_names(owner)
         self._input_of = {item.value: item for item in capture.inputs}
-        self._trees: dict[int, Tree] = {}
+        self._trees: dict[int, trees.Tree] = {}
         self._open: set[int] = set()
         for made in capture.calls:
             if made.untraced:
@@ -264,13 +227,15 @@ class Lifter:
             ambient=ambient,
         )
 
-    def _error(self, id: str, text: str) -> CaptureError:
+    def _error(self, id: str, text: str) -> record.CaptureError:
         reason = REASONS[id]
-        return CaptureError(Break(id, f"{text}: {reason.explanation}", self.place, reason.hint))
+        return record.CaptureError(
+            record.Break(id, f"{text}: {reason.explanation}", self.place, reason.hint)
+        )
 
     # ------------------------------------------------------------ inputs
 
-    def _graph_input(self, item: Input) -> GraphInput:
+    def _graph_input(self, item: record.Input) -> GraphInput:
         leaf = self._leaf(item)
         if leaf is not None:
             return GraphInput("argument", self.call.signature.paths[leaf], leaf)
@@ -279,7 +244,7 @@ class Lifter:
         kind, names = self._lift(item.example, item.source)
         return GraphInput(kind, names[0], also=tuple(names[1:]))
 
-    def _leaf(self, item: Input) -> int | None:
+    def _leaf(self, item: record.Input) -> int | None:
         """The leaf of the arguments that an input is."""
         if isinstance(item.example, torch.Tensor):
             return self._leaf_of.get(id(item.example))
@@ -377,17 +342,19 @@ class Lifter:
                 continue  # the dict of **kwargs is made for the call
             yield from self._rebind(side_effect)
 
-    def _rebind(self, side_effect: SideEffect) -> Iterator[Mutation]:
+    def _rebind(self, side_effect: record.SideEffect) -> Iterator[Mutation]:
         match side_effect:
-            case SetAttr(obj=FromSource(source=owner), name=name, value=value):
+            case record.SetAttr(obj=record.FromSource(source=owner), name=name, value=value):
                 state = InstanceDict(owner)
                 places = (DictEntry(DictEntry(state, "_buffers"), name), DictEntry(state, name))
                 pairs = [(place, value) for place in places if self._has(place)]
-            case ReplaceDict(obj=FromSource(source=DictEntry() as table), items=items):
+            case record.ReplaceDict(
+                obj=record.FromSource(source=DictEntry() as table), items=items
+            ):
                 pairs = [
                     (DictEntry(table, key.value), value)
                     for key, value in items
-                    if isinstance(key, Const) and not _is_itself(value, table, key.value)
+                    if isinstance(key, record.Const) and not _is_itself(value, table, key.value)
                 ]
             case _:
                 pairs = []
@@ -397,10 +364,10 @@ class Lifter:
             before = _loaded(source, self.capture)
             if before is self._existing(value):
                 continue
-            after = isinstance(value, FromGraph) and value.value in self.parts.outputs
+            after = isinstance(value, record.FromGraph) and value.value in self.parts.outputs
             if not isinstance(before, torch.Tensor) or not after:
                 raise self._error("export-effect", f"{source.text()} is set")
-            assert isinstance(value, FromGraph)
+            assert isinstance(value, record.FromGraph)
             kind, names = self._lift(before, source)
             yield Mutation("rebind", kind, names[0], self.parts.outputs.index(value.value))
 
@@ -421,15 +388,19 @@ class Lifter:
             return False
         return True
 
-    def _existing(self, recipe: Recipe) -> Any:
+    def _existing(self, recipe: record.Recipe) -> Any:
         """The object from before the call that a recipe fetches, else the recipe itself."""
-        if isinstance(recipe, FromGraph) and recipe.value in self._input_of:
+        if isinstance(recipe, record.FromGraph) and recipe.value in self._input_of:
             return self._input_of[recipe.value].example
-        return _loaded(recipe.source, self.capture) if isinstance(recipe, FromSource) else recipe
+        return (
+            _loaded(recipe.source, self.capture)
+            if isinstance(recipe, record.FromSource)
+            else recipe
+        )
 
     # ------------------------------------------------------------ results
 
-    def tree(self, recipe: Recipe) -> Tree:
+    def tree(self, recipe: record.Recipe) -> trees.Tree:
         """The tree of a recipe; a recipe used twice is one node."""
         key = id(recipe)
         found = self._trees.get(key)
@@ -441,44 +412,46 @@ class Lifter:
             self._open.discard(key)
         return found
 
-    def _tree(self, recipe: Recipe) -> Tree:
+    def _tree(self, recipe: record.Recipe) -> trees.Tree:
         match recipe:
-            case FromGraph(value=value):
+            case record.FromGraph(value=value):
                 if value in self.parts.outputs:
-                    return Leaf(self.parts.outputs.index(value))
+                    return trees.Leaf(self.parts.outputs.index(value))
                 return self._given(self._input_of[value].source)
-            case FromSource(source=source):
+            case record.FromSource(source=source):
                 return self._given(source)
-            case Const(value=value):
-                if type(value) not in PLAIN:
+            case record.Const(value=value):
+                if type(value) not in trees.PLAIN:
                     raise self._error("export-result", f"a {type(value).__qualname__} is returned")
-                return Constant(value)
-            case SizeValue(expr=expr) if str(expr) in self.capture.unbacked:
-                return Leaf(self.parts.outputs.index(self.capture.unbacked[str(expr)]))
-            case SizeValue(expr=expr):
+                return trees.Constant(value)
+            case record.SizeValue(expr=expr) if str(expr) in self.capture.unbacked:
+                return trees.Leaf(self.parts.outputs.index(self.capture.unbacked[str(expr)]))
+            case record.SizeValue(expr=expr):
                 if any(name in self.capture.unbacked for name in expr.symbols()):
                     text = f"{expr} is returned, computed from a number that is in the data"
                     raise self._error("export-result", text)
-                return SizeOf(str(expr)) if expr.symbols() else Constant(expr)
-            case MakeTuple(items=items, cls=cls):
-                return Items(cls, tuple(map(self.tree, items)))
-            case MakeSet(items=items, cls=cls):
-                return Items(cls, tuple(map(self.tree, items)))
-            case MakeList(items=items, cls=cls, state=state):
-                return Items(cls, tuple(map(self.tree, items)), self._state(state))
-            case MakeDict(items=pairs, cls=cls, factory=factory, state=state):
+                return trees.SizeOf(str(expr)) if expr.symbols() else trees.Constant(expr)
+            case record.MakeTuple(items=items, cls=cls):
+                return trees.Items(cls, tuple(map(self.tree, items)))
+            case record.MakeSet(items=items, cls=cls):
+                return trees.Items(cls, tuple(map(self.tree, items)))
+            case record.MakeList(items=items, cls=cls, state=state):
+                return trees.Items(cls, tuple(map(self.tree, items)), self._state(state))
+            case record.MakeDict(items=pairs, cls=cls, factory=factory, state=state):
                 made = None if factory is None else self._factory(factory)
-                return Entries(
+                return trees.Entries(
                     cls,
                     tuple((self.tree(key), self.tree(item)) for key, item in pairs),
                     self._state(state),
                     made,
                 )
-            case MakeObject(cls=cls, state=state, slots=slots):
-                return Fields(cls, self._state({**state, **slots}))
-            case MakeSlice(start=start, stop=stop, step=step, cls=cls):
-                return Made(cls.__name__, (self.tree(start), self.tree(stop), self.tree(step)))
-            case CallRecipe(function=function, args=args, kwargs=kwargs):
+            case record.MakeObject(cls=cls, state=state, slots=slots):
+                return trees.Fields(cls, self._state({**state, **slots}))
+            case record.MakeSlice(start=start, stop=stop, step=step, cls=cls):
+                return trees.Made(
+                    cls.__name__, (self.tree(start), self.tree(stop), self.tree(step))
+                )
+            case record.CallRecipe(function=function, args=args, kwargs=kwargs):
                 return self._made(function, args, kwargs)
         raise self._error(
             "export-result",
@@ -486,37 +459,39 @@ class Lifter:
             f"returned",
         )
 
-    def _state(self, state: dict[str, Recipe] | None) -> tuple[tuple[str, Tree], ...]:
+    def _state(self, state: dict[str, record.Recipe] | None) -> tuple[tuple[str, trees.Tree], ...]:
         return tuple((name, self.tree(item)) for name, item in (state or {}).items())
 
-    def _factory(self, recipe: Recipe) -> type | None:
-        value = recipe.value if isinstance(recipe, Const) else None
-        if value is not None and value not in FACTORIES.values():
+    def _factory(self, recipe: record.Recipe) -> type | None:
+        value = recipe.value if isinstance(recipe, record.Const) else None
+        if value is not None and value not in trees.FACTORIES.values():
             raise self._error("export-result", f"a defaultdict of {value!r} is returned")
         return value
 
-    def _made(self, function: Any, args: tuple[Recipe, ...], kwargs: dict[str, Recipe]) -> Tree:
+    def _made(
+        self, function: Any, args: tuple[record.Recipe, ...], kwargs: dict[str, record.Recipe]
+    ) -> trees.Tree:
         name = getattr(function, "__qualname__", "")
         if getattr(function, "__module__", "") == "torch.return_types":
             name = f"torch.return_types.{name}"
-        if name not in MAKERS:
+        if name not in trees.MAKERS:
             raise self._error("export-result", f"a {name or function!r} is returned")
         items = (*map(self.tree, args), *map(self.tree, kwargs.values()))
-        return Made(name, items, tuple(kwargs))
+        return trees.Made(name, items, tuple(kwargs))
 
-    def _given(self, source: Source) -> Tree:
+    def _given(self, source: Source) -> trees.Tree:
         """A result from before the call: an argument, a tensor of the state, a plain value."""
         value = _loaded(source, self.capture)
         if id(value) in self._leaf_of:
-            return Given(self._leaf_of[id(value)])
+            return trees.Given(self._leaf_of[id(value)])
         if isinstance(value, torch.Tensor):
-            return Held(self._lift(value, source)[1][0])
-        if type(value) in PLAIN:
-            return Constant(value)
+            return trees.Held(self._lift(value, source)[1][0])
+        if type(value) in trees.PLAIN:
+            return trees.Constant(value)
         if id(value) in self._container_of:
-            return GivenContainer(self._container_of[id(value)])
-        if isinstance(value, tuple) and all(type(item) in PLAIN for item in value):
-            return Items(type(value), tuple(map(Constant, value)))
+            return trees.GivenContainer(self._container_of[id(value)])
+        if isinstance(value, tuple) and all(type(item) in trees.PLAIN for item in value):
+            return trees.Items(type(value), tuple(map(trees.Constant, value)))
         raise self._error(
             "export-result",
             f"{source.text()}, a {type(value).__qualname__} that existed before the call, is "
@@ -537,22 +512,22 @@ def _state_names(
     return found
 
 
-def _loaded(source: Source, capture: Capture) -> Any:
+def _loaded(source: Source, capture: record.Capture) -> Any:
     return source.load(capture.scope)
 
 
-def _is_itself(recipe: Recipe, table: Source, key: Any) -> bool:
-    return isinstance(recipe, FromSource) and recipe.source is DictEntry(table, key)
+def _is_itself(recipe: record.Recipe, table: Source, key: Any) -> bool:
+    return isinstance(recipe, record.FromSource) and recipe.source is DictEntry(table, key)
 
 
-def _side_effect_text(side_effect: SideEffect) -> str:
+def _side_effect_text(side_effect: record.SideEffect) -> str:
     match side_effect:
-        case SetAttr(obj=FromSource(source=source), name=name):
+        case record.SetAttr(obj=record.FromSource(source=source), name=name):
             return f"{source.text()}.{name} is set"
-        case CallSideEffect(function=function):
+        case record.CallSideEffect(function=function):
             return f"{getattr(function, '__qualname__', function)} is called for its effect"
     target = getattr(side_effect, "obj", None)
-    if isinstance(target, FromSource):
+    if isinstance(target, record.FromSource):
         return f"{target.source.text()} is changed"
     name = getattr(side_effect, "name", "")
     return f"{type(side_effect).__name__} {name}".strip()

@@ -18,18 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.exported.tree import (
-    Constant,
-    Entries,
-    Fields,
-    Items,
-    Leaf,
-    Opaque,
-    Tree,
-    Values,
-    build,
-    walk,
-)
+from flambeau_capture.exported import tree as trees
 from flambeau_prims.sizes import Expr, hint_of
 from flambeau_prims.symbols import affine
 
@@ -45,8 +34,8 @@ def to_exported_program(exported: ExportedGraph) -> torch.export.ExportedProgram
     import torch.export
 
     for parameter in exported.signature.parameters:
-        for tree in walk(parameter.tree):
-            if isinstance(tree, Opaque):
+        for tree in trees.walk(parameter.tree):
+            if isinstance(tree, trees.Opaque):
                 raise TypeError(f"{parameter.name}: torch.export takes no {tree.type_name}")
     dims = {
         symbol.name: torch.export.Dim(symbol.name, min=symbol.lower, max=symbol.upper)
@@ -55,7 +44,9 @@ def to_exported_program(exported: ExportedGraph) -> torch.export.ExportedProgram
     }
     leaves = [_example(spec) for spec in exported.input_specs]
     shapes = [_shapes(spec, dims) for spec in exported.input_specs]
-    args, kwargs = _call(exported, lambda tree: build(tree, Values(tuple(leaves), [], [], {}, str)))
+    args, kwargs = _call(
+        exported, lambda tree: trees.build(tree, trees.Values(tuple(leaves), [], [], {}, str))
+    )
     said_args, said_kwargs = _call(exported, lambda tree: _nested(tree, shapes))
     said = _signature(exported).bind(*said_args, **said_kwargs)
     return torch.export.export(
@@ -107,8 +98,8 @@ def _signature(exported: ExportedGraph) -> inspect.Signature:
     """
     found: list[inspect.Parameter] = []
     for item in exported.signature.parameters:
-        if item.kind is inspect.Parameter.VAR_KEYWORD and isinstance(item.tree, Entries):
-            names = [key.value for key, _ in item.tree.items if isinstance(key, Constant)]
+        if item.kind is inspect.Parameter.VAR_KEYWORD and isinstance(item.tree, trees.Entries):
+            names = [key.value for key, _ in item.tree.items if isinstance(key, trees.Constant)]
             found += [_keyword(name) for name in names]
         elif item.kind is inspect.Parameter.VAR_POSITIONAL:
             found.append(inspect.Parameter(item.name, item.kind))
@@ -180,21 +171,21 @@ def _dim(size: Expr, dims: dict[str, Any]) -> Any:
     return dim + shift if shift > 0 else dim - -shift if shift < 0 else dim
 
 
-def _nested(tree: Tree, shapes: list[Any]) -> Any:
+def _nested(tree: trees.Tree, shapes: list[Any]) -> Any:
     """The shapes of the leaves, nested as torch.export nests an argument."""
     match tree:
-        case Leaf(index=index):
+        case trees.Leaf(index=index):
             return shapes[index]
-        case Items(cls=cls, items=items):
+        case trees.Items(cls=cls, items=items):
             nested = [_nested(item, shapes) for item in items]
             return nested if issubclass(cls, list) else tuple(nested)
-        case Entries(items=entries):
+        case trees.Entries(items=entries):
             return {
                 key.value: _nested(item, shapes)
                 for key, item in entries
-                if isinstance(key, Constant)
+                if isinstance(key, trees.Constant)
             }
-        case Fields(items=fields):
+        case trees.Fields(items=fields):
             return [_nested(item, shapes) for _, item in fields]
     return None
 
@@ -206,11 +197,13 @@ def _call(exported: ExportedGraph, value: Any) -> tuple[tuple[Any, ...], dict[st
     kwargs: dict[str, Any] = {}
     for parameter in signature.parameters:
         tree = parameter.tree
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL and isinstance(tree, Items):
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL and isinstance(tree, trees.Items):
             args.extend(value(item) for item in tree.items)
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD and isinstance(tree, Entries):
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD and isinstance(tree, trees.Entries):
             kwargs |= {
-                key.value: value(item) for key, item in tree.items if isinstance(key, Constant)
+                key.value: value(item)
+                for key, item in tree.items
+                if isinstance(key, trees.Constant)
             }
         elif parameter.name in signature.keywords:
             kwargs[parameter.name] = value(tree)

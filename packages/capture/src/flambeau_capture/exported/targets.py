@@ -19,11 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from flambeau_capture.interpreter.torch_calls.tape import is_recorded_method
-from flambeau_capture.interpreter.torch_calls.torch_functions import (
-    RECORDED,
-    SETTERS,
-    is_operator,
-)
+from flambeau_capture.interpreter.torch_calls.torch_functions import RECORDED, SETTERS, is_operator
 
 _OPERATORS = (
     "abs", "add", "and_", "concat", "contains", "eq", "floordiv", "ge", "getitem", "gt",

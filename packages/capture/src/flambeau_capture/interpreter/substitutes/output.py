@@ -117,10 +117,7 @@ def _print(machine: Machine, args: Any, kwargs: Any) -> None:
     machine.objects.deferred.add(print, tuple(shown), kwargs)
 
 
-@substitute_for(
-    contextlib._RedirectStream.__enter__,
-    contextlib._RedirectStream.__exit__,
-)
+@substitute_for(contextlib._RedirectStream.__enter__, contextlib._RedirectStream.__exit__)
 def _redirect(machine: Machine, args: Any, kwargs: Any) -> Any:
     raise GraphBreak("side-effect", f"contextlib.{type(args[0]).__name__}")
 
@@ -176,11 +173,7 @@ def _check_raises_nothing(machine: Machine, category: type) -> None:
 
 
 @substitute_for(warnings.warn)
-def _warn(
-    machine: Machine,
-    args: Any,
-    kwargs: Any,
-) -> None:
+def _warn(machine: Machine, args: Any, kwargs: Any) -> None:
     named = dict(zip(("message", "category", "stacklevel", "source"), args, strict=False)) | kwargs
     message, category = named["message"], named.get("category")
     kind = type(message) if isinstance(message, Warning) else category or UserWarning
