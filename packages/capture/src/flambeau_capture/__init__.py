@@ -25,22 +25,10 @@ from flambeau_capture.options import CaptureOptions
 from flambeau_capture.record import Break, CaptureError
 
 __all__ = [
-    "Backend",
-    "Break",
-    "CaptureError",
-    "CaptureOptions",
-    "Dim",
-    "ExportFileError",
-    "ExportedGraph",
-    "InputMismatch",
-    "compile",
-    "core_is_native",
-    "export",
-    "load",
-    "reasons",
-    "state_of",
+    "Backend", "Break", "CaptureError", "CaptureOptions", "Dim", "ExportFileError", "ExportedGraph",
+    "InputMismatch", "compile", "core_is_native", "export", "load", "reasons", "state_of",
     "wrap_numpy",
-]
+]  # fmt: skip
 
 
 def compile(

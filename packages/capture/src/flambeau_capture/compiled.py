@@ -496,9 +496,8 @@ def _callable_backend(backend: Any) -> Backend:
 
 
 def _may_capture() -> bool:
-    """Whether this thread is in a state a frame can be captured in: no functorch layer,
-    forward-mode level or graph tracer is active, and no mode of the program, which would see what
-    capture itself asks of tensors.
+    """Whether this thread can capture: no functorch layer, forward-mode level, tracer, or mode of
+    the program that would see capture's own calls is active.
     """
     return (
         torch._C._len_torch_dispatch_stack() == 0

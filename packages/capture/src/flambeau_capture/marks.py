@@ -201,9 +201,8 @@ def bound(size: Expr, mark: Mark, source: Source, dim: int) -> None:
 
 
 def violation(capture: Capture, declared: MarksBySource | None) -> Break | None:
-    """Why a capture is not what the marks of its inputs demand: a dimension marked as dynamic that
-    has become one certain size, or one marked as unbacked that operators have compared with a
-    number.
+    """Why a capture breaks the marks of its inputs: a dynamic dimension became concrete, or
+    operators compared an unbacked one with a number.
     """
     env = capture.size_env
     if env is None:

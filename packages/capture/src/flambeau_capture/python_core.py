@@ -92,16 +92,10 @@ class PythonEntry:
 _OWN = frozenset({"entries", "on_miss", "state", "__wrapped__"})
 _OWN_METHODS = frozenset(
     {
-        "__class__",
-        "__dict__",
-        "__copy__",
-        "__deepcopy__",
-        "__reduce__",
-        "__reduce_ex__",
-        "__get__",
-        "__call__",
+        "__class__", "__dict__", "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__",
+        "__get__", "__call__",
     }
-)
+)  # fmt: skip
 
 
 class PythonCompiled:

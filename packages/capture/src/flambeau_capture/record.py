@@ -482,9 +482,8 @@ class Capture:
 
 
 CaptureFrame: TypeAlias = "Callable[[Scope, Any, DynamicDims], Capture | Break]"
-"""`capture_frame(scope, options, dynamic)`: run the frame of `scope.function` on these arguments;
-never raises: what the compiler does not support, and an exception that leaves the frame, are
-Breaks.
+"""`capture_frame(scope, options, dynamic)`: run the frame of `scope.function`. It never raises:
+unsupported programs and escaping exceptions are Breaks.
 """
 
 

@@ -110,10 +110,8 @@ COMPARED_BY_VALUE = (str, int, float, bool, bytes, type(None))
 
 
 def _interning_key(value: Any) -> Any:
-    """What decides whether two values are one: interned values, objects and containers by identity,
-    plain scalars by type and value.
-
-    An id in a key is safe because the interned value holds the object itself.
+    """The key of a value: objects and containers by identity, plain scalars by type and value. Ids
+    are safe because the interned value holds the object.
     """
     if type(value) is float:
         return (float, value.hex())

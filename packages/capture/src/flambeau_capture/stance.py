@@ -24,13 +24,9 @@ from flambeau_capture.core import core
 from flambeau_prims.fork_safety import fork_safe_lock
 
 STANCES = (
-    "default",
-    "force_eager",
-    "eager_on_recompile",
-    "fail_on_recompile",
-    "eager_then_compile",
+    "default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile",
     "aot_eager_then_compile",
-)
+)  # fmt: skip
 
 KEEPS_ENTRIES = frozenset({"force_eager", "eager_on_recompile", "fail_on_recompile"})
 """Stances in which nothing is compiled."""

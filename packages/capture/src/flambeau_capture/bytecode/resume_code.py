@@ -79,11 +79,8 @@ class Raiser(int):
 
 @dataclass(frozen=True, slots=True)
 class ResumedFrom:
-    """What a resume function is the rest of; its code's last constant, so that a break in it is one
-    in the original.
-
-    `first` and `start` are the instruction and the unit where the original code begins, `shift` how
-    far its cells have moved.
+    """The function that a resume function continues; the last constant of its code. The original
+    code begins at instruction `first` and unit `start`; its cells moved by `shift`.
     """
 
     frame_code: FrameCode
@@ -233,11 +230,8 @@ class _Maker:
     # ------------------------------------------------------------ parts
 
     def declare_cells(self) -> None:
-        """What readers of a frame's locals rely on: free variables hold cells from the first
-        instruction on, and a MAKE_CELL stands before wherever the frame is, for each variable that
-        is a cell. (`PyFrame_GetLocals` takes both for granted.)
-
-        The cells of the frame are given to it, so that no MAKE_CELL is run.
+        """Copy the frame's cells as `PyFrame_GetLocals` expects: free variables hold cells from the
+        first instruction on, and each cell variable has a MAKE_CELL, which is not run.
         """
         if self.code.co_freevars:
             self.emit("COPY_FREE_VARS", len(self.code.co_freevars))
@@ -486,10 +480,8 @@ class _Maker:
 
 
 def _unlike(names: list[str], code: types.CodeType) -> Iterator[str]:
-    """The names, made different from those of the code.
-
-    They are no identifiers, as CPython's `.0` of a generator expression: a debugger's user can
-    assign none of these slots, which hold cells and what stood on the stack.
+    """New names for slots with cells and stack values. They are no identifiers, like CPython's
+    `.0`, so that no user of a debugger can assign them.
     """
     taken = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     for name in names:
@@ -500,20 +492,11 @@ def _unlike(names: list[str], code: types.CodeType) -> Iterator[str]:
 
 _LOCAL_OPS = frozenset(
     {
-        "LOAD_FAST",
-        "LOAD_FAST_CHECK",
-        "LOAD_FAST_AND_CLEAR",
-        "STORE_FAST",
-        "DELETE_FAST",
-        "LOAD_CLOSURE",
-        "MAKE_CELL",
-        "LOAD_DEREF",
-        "STORE_DEREF",
-        "DELETE_DEREF",
-        "LOAD_CLASSDEREF",
+        "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST",
+        "LOAD_CLOSURE", "MAKE_CELL", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF",
         "LOAD_FROM_DICT_OR_DEREF",
     }
-)
+)  # fmt: skip
 _PAIRED_OPS = frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"})
 
 

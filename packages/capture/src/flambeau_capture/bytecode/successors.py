@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     import types
 
 VALUE, NULL, HANDLED = "value", "null", "handled"
-"""Kinds of stack entry: a value, CPython's NULL, and what PUSH_EXC_INFO keeps under an exception:
-which one was handled before.
-
-What is handed over for the last is the exception that is being handled from there on. An int is
-where the instruction that raised stands, in units, as `RERAISE` wants it.
+"""Kinds of stack entry: a value, CPython's NULL, and the exception that PUSH_EXC_INFO saves, for
+which the exception handled there is passed on. An int is the unit of the raising instruction, for
+`RERAISE`.
 """
 
 
@@ -46,10 +44,8 @@ def is_truth_jump(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """Where a frame goes on after an instruction, and with what kinds of stack entry.
-
-    `jumps`: by the instruction's jump. `pops`: the value it pushed is not wanted; the POP_TOP that
-    follows is part of it.
+    """Where a frame continues after an instruction, with these kinds of stack entry. `jumps`: by
+    its jump. `pops`: the POP_TOP that follows belongs to it.
     """
 
     index: int

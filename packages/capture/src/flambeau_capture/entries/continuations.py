@@ -115,9 +115,8 @@ def frame_functions(
 
 
 class _Changes:
-    """What another call of the same graph may hand over other values of: numbers that the graph
-    defines, sizes that depend on them, and numbers that are known to change (`changed`: dims by the
-    text of a source, as in `size_changes.SizeChanges`).
+    """Whether another call of the graph may pass another value: a number of the graph, a size that
+    depends on one, or a number that changes (`changed`, by text of the source).
     """
 
     def __init__(self, unbacked: Collection[str], changed: Mapping[str, frozenset[int]]) -> None:

@@ -30,22 +30,10 @@ from flambeau_capture.entries.state_snapshot import StateSnapshot
 from flambeau_capture.sources import Source, TensorSize, TensorStride
 
 _RECIPES = (
-    record.FromSource,
-    record.FromGraph,
-    record.Const,
-    record.SizeValue,
-    record.MakeTuple,
-    record.MakeList,
-    record.MakeDict,
-    record.MakeSet,
-    record.MakeObject,
-    record.MakeSlice,
-    record.MakeCell,
-    record.MakeFunction,
-    record.MakeMethod,
-    record.MakePartial,
-    record.CallRecipe,
-)
+    record.FromSource, record.FromGraph, record.Const, record.SizeValue, record.MakeTuple,
+    record.MakeList, record.MakeDict, record.MakeSet, record.MakeObject, record.MakeSlice,
+    record.MakeCell, record.MakeFunction, record.MakeMethod, record.MakePartial, record.CallRecipe,
+)  # fmt: skip
 _INLINE_CONSTANTS = (int, bool, str, bytes, type(None), type(Ellipsis))
 
 

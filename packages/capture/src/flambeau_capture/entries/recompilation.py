@@ -79,11 +79,9 @@ def kept_failing(events: Iterable[Event], now: Sequence[GuardFailure]) -> KeptFa
 def is_more_general(
     captured: Capture | Break, failures: Sequence[GuardFailure], breaks: Sequence[Break | None]
 ) -> bool:
-    """Whether a capture may serve the calls to come: it has none of the guards that failed, and
-    breaks where the entries do, if at all.
-
-    A guard on a tensor or on the type of a number says less when sizes and numbers are symbolic:
-    having it again is no failure.
+    """Whether a capture may serve later calls: it has none of the failed guards, and breaks where
+    the entries break. Guards on tensors and numbers' types are weaker with symbolic sizes, and may
+    recur.
     """
     if isinstance(captured, Break):
         return False

@@ -181,10 +181,8 @@ def state_snapshot(
 
 
 def generators_before(calls: Sequence[Call], inputs: Iterable[Input]) -> Saved:
-    """The state, now, of all generators that these calls may draw from or set; `inputs` are those
-    of their graph, with their real objects.
-
-    For who makes the calls on trial: `restore()` puts every generator back.
+    """The current state of all generators that these calls may change; `inputs` are those of their
+    graph. `restore()` undoes a trial of the calls.
     """
     given = [item.example for item in inputs if _is_generator(item)]
     return StateSnapshot(_generators(calls)).save(*given)

@@ -217,9 +217,7 @@ _NUMBERED = (Items, Entries, Fields, Made)
 
 
 class TreeWriter:
-    """Trees as JSON: {tag: fields}, each field as `_FIELDS` says. A numbered tree that occurs again
-    is a reference to its number.
-    """
+    """Trees as JSON: {tag: fields}, see `_FIELDS`. A numbered tree that recurs is a reference."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}

@@ -112,11 +112,8 @@ def build_graph_module(
 def build_subgraph(
     parameters: list[GraphValue], calls: list[Call], results: list[GraphValue]
 ) -> tuple[fx.GraphModule, list[Lifted]]:
-    """A graph of its own for calls that another graph's node is to hold, and what it reads of that
-    graph.
-
-    Its placeholders are `parameters`, then those readings: tensors and sizes that the calls do not
-    compute.
+    """A graph for calls that a node of another graph holds, and what it reads of that graph. Its
+    placeholders are `parameters`, then these tensors and sizes.
     """
     calls = live_calls(calls, results)
     builder = _SubgraphBuilder(parameters, calls, results)

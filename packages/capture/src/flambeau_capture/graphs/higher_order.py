@@ -266,9 +266,8 @@ class VectorizedMap(_Transform):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gradient(_Transform):
-    """torch.func.grad_and_value of a graph that returns the value, then auxiliary tensors: takes
-    `tensors` arguments, and returns the gradients by those that `wanted` lists, the value, the
-    auxiliary tensors.
+    """torch.func.grad_and_value of a graph with a value and auxiliary results: takes `tensors`
+    arguments; returns gradients by those in `wanted`, the value, the rest.
     """
 
     name: str
@@ -284,9 +283,8 @@ class Gradient(_Transform):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Jacobian(_Transform):
-    """torch.func.jacrev or jacfwd, as `name` says: takes `tensors` arguments, and returns for each
-    of the graph's first `results` results the derivatives by those that `wanted` lists, then the
-    graph's auxiliary tensors.
+    """torch.func.jacrev or jacfwd: takes `tensors` arguments; returns the derivatives of each of
+    `results` results by those in `wanted`, then the auxiliary tensors.
     """
 
     name: str
@@ -313,9 +311,8 @@ class Jacobian(_Transform):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReverseProduct(_Transform):
-    """torch.func.vjp: takes `primals` tensors and a cotangent for each of the first `cotangents`
-    results of the graph, and returns a gradient for each primal; with no cotangents, the graph's
-    results.
+    """torch.func.vjp: takes `primals` tensors and cotangents of the first `cotangents` results;
+    returns a gradient for each primal, or without cotangents the results.
     """
 
     name: str

@@ -390,9 +390,8 @@ class PREDICATE(GuardKind):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorPayload:
-    """What a TENSOR guard compares: exact type, Spec (symbolic sizes and strides are not compared,
-    nor is the offset), gradient flag and dispatch keys; `words` are the raw key set and
-    dtype-and-device word that C compares, None without C.
+    """What a TENSOR guard compares: type, Spec (without its offset and symbolic extents), gradient
+    flag and dispatch keys; `words` are the key set and dtype-and-device word for C.
     """
 
     type: type[torch.Tensor]

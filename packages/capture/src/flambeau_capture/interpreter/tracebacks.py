@@ -46,11 +46,8 @@ def raised_in(frame: ActiveFrame, error: BaseException) -> types.TracebackType |
 
 
 def _stand_in(code: types.CodeType, mark: object) -> types.CodeType:
-    """A generator's code with the name, file and positions of `code`, and of its length; `mark` is
-    its last constant.
-
-    CPython's tracing writes a line for each instruction that the position table names into an array
-    as long as the instructions: where the table is longer, it writes beyond it.
+    """A generator's code with the name, file and positions of `code`, and of its length: CPython's
+    tracing writes beyond its array if the position table is longer. `mark` is its last constant.
     """
     size = max(len(code.co_code), len(_PLACE.co_code))
     beyond = (size - len(code.co_code)) // 2
@@ -87,10 +84,8 @@ def is_made(traceback: types.TracebackType) -> bool:
 
 
 def has_locals(traceback: types.TracebackType | None) -> bool:
-    """Whether an entry may hold the locals of a frame that clearing would end: one that is not
-    ours, or of a generator that handled the error.
-
-    The locals of an interpreted function end with it, whatever its exceptions' tracebacks show.
+    """Whether clearing a frame would end locals that an entry holds: of frames that are not ours,
+    or of a generator that handled the error.
     """
     while traceback is not None:
         if traceback.tb_frame.f_code.co_consts[-1:] != (_MARK,):

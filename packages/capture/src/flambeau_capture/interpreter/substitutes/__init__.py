@@ -30,23 +30,7 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 )
 
 __all__ = [
-    "CODE_SUBSTITUTES",
-    "SUBSTITUTES",
-    "autograd",
-    "class_making",
-    "compiler_functions",
-    "copying",
-    "dynamo_substitute",
-    "higher_order",
-    "introspection",
-    "iterables",
-    "modules",
-    "numbers",
-    "output",
-    "random",
-    "tensors",
-    "threads",
-    "torch_state",
-    "transforms",
-    "user_overrides",
-]
+    "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "compiler_functions", "copying",
+    "dynamo_substitute", "higher_order", "introspection", "iterables", "modules", "numbers",
+    "output", "random", "tensors", "threads", "torch_state", "transforms", "user_overrides",
+]  # fmt: skip

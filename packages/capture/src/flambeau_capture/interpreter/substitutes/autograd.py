@@ -272,9 +272,8 @@ class _Application:
     def _tried(
         self, function: Any, forward: _Forward, pattern: tuple[bool, ...], *, needed: bool
     ) -> _CapturedBackward | None:
-        """The backward for a pattern. None where it raises, as eager does when it is called so, or
-        where it is itself differentiated and cannot be: then CustomFunction says so if it is called
-        so.
+        """The backward for a pattern; None if it raises, or cannot be differentiated in turn. Then
+        CustomFunction raises when it is called so.
         """
         machine = self.machine
         inner = machine.backwards > 0
@@ -390,16 +389,9 @@ def _reorder_placeholders(graph: fx.GraphModule, now: list[Any], wanted: list[An
 # ---------------------------------------------------------------- autograd grad
 
 _NAMES = (
-    "outputs",
-    "inputs",
-    "grad_outputs",
-    "retain_graph",
-    "create_graph",
-    "only_inputs",
-    "allow_unused",
-    "is_grads_batched",
-    "materialize_grads",
-)
+    "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
+    "allow_unused", "is_grads_batched", "materialize_grads",
+)  # fmt: skip
 
 
 def _grad_break(detail: str) -> GraphBreak:

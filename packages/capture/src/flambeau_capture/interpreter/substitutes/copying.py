@@ -69,14 +69,9 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 _OWN_WAYS = (
-    "__reduce_ex__",
-    "__reduce__",
-    "__getstate__",
-    "__setstate__",
-    "__getnewargs__",
-    "__getnewargs_ex__",
-    "__getattribute__",
-)
+    "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__",
+    "__getnewargs_ex__", "__getattribute__",
+)  # fmt: skip
 """Special methods by which a class says how its instances are taken apart, or put together."""
 
 
@@ -156,14 +151,9 @@ def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 _SCALARS = frozenset({int, float, complex, str, bytes, bool, type(None)})
 _HOOKS = (
-    "cls",
-    "default",
-    "object_hook",
-    "object_pairs_hook",
-    "parse_float",
-    "parse_int",
+    "cls", "default", "object_hook", "object_pairs_hook", "parse_float", "parse_int",
     "parse_constant",
-)
+)  # fmt: skip
 
 
 def is_plain_data(value: Any) -> bool:

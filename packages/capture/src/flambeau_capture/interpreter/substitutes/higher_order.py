@@ -133,26 +133,10 @@ def _is_kept(policy: Any, operator: Any) -> bool:
 
 
 _PLAIN_STEPS = (
-    "LOAD_",
-    "COPY_FREE_VARS",
-    "RESUME",
-    "CACHE",
-    "CONTAINS_OP",
-    "COMPARE_OP",
-    "IS_OP",
-    "RETURN_",
-    "POP_",
-    "JUMP_",
-    "NOP",
-    "BUILD_",
-    "UNARY_",
-    "TO_BOOL",
-    "NOT_TAKEN",
-    "COPY",
-    "SWAP",
-    "PUSH_NULL",
+    "LOAD_", "COPY_FREE_VARS", "RESUME", "CACHE", "CONTAINS_OP", "COMPARE_OP", "IS_OP", "RETURN_",
+    "POP_", "JUMP_", "NOP", "BUILD_", "UNARY_", "TO_BOOL", "NOT_TAKEN", "COPY", "SWAP", "PUSH_NULL",
     "EXTENDED_ARG",
-)
+)  # fmt: skip
 
 
 def _decides_by_operator(policy: types.FunctionType) -> bool:

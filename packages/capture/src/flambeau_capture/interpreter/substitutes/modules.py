@@ -130,11 +130,8 @@ def _registered(dispatch: Any) -> int:
 
 
 def call_cached(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
-    """A function behind functools.lru_cache: called past the cache, once for the same arguments in
-    one frame.
-
-    Only a function without side effects may be: eagerly, a cached call would not repeat them.
-    Loggers' `warning_once`, whose cache is its point, is replayed at exit.
+    """A function behind functools.lru_cache: called past the cache, once per frame for equal
+    arguments, and only without side effects. Loggers' `warning_once` is replayed at exit.
     """
     wrapped = function.__wrapped__
     if (getattr(wrapped, "__module__", None) or "").rpartition(".")[

@@ -59,20 +59,9 @@ if TYPE_CHECKING:
 
 
 _FUNCTIONS = (
-    "sqrt",
-    "exp",
-    "log",
-    "log2",
-    "sin",
-    "cos",
-    "tan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asin",
-    "acos",
+    "sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos",
     "atan",
-)
+)  # fmt: skip
 
 
 def _given_float(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FloatExpr | None:

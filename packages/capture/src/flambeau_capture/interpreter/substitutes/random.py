@@ -226,24 +226,10 @@ def _clone(machine: Machine, args: Any, kwargs: Any) -> torch.Generator:
 
 _RANDOM = random.Random
 _NUMBERS = (
-    "random",
-    "uniform",
-    "triangular",
-    "betavariate",
-    "expovariate",
-    "gammavariate",
-    "gauss",
-    "lognormvariate",
-    "normalvariate",
-    "vonmisesvariate",
-    "paretovariate",
-    "weibullvariate",
-    "getrandbits",
-    "randrange",
-    "randint",
-    "binomialvariate",
-    "_randbelow_with_getrandbits",
-)
+    "random", "uniform", "triangular", "betavariate", "expovariate", "gammavariate", "gauss",
+    "lognormvariate", "normalvariate", "vonmisesvariate", "paretovariate", "weibullvariate",
+    "getrandbits", "randrange", "randint", "binomialvariate", "_randbelow_with_getrandbits",
+)  # fmt: skip
 _CHOOSING = ("choice", "choices", "shuffle", "sample")
 _BREAKING = ("randbytes", "getstate", "setstate")
 _MOST_CHOSEN = 64

@@ -41,17 +41,9 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.substitute_registry import Substitute
 
 _TYPES: tuple[Any, ...] = (
-    torch.FloatTensor,
-    torch.DoubleTensor,
-    torch.HalfTensor,
-    torch.BFloat16Tensor,
-    torch.LongTensor,
-    torch.IntTensor,
-    torch.ShortTensor,
-    torch.CharTensor,
-    torch.ByteTensor,
-    torch.BoolTensor,
-)
+    torch.FloatTensor, torch.DoubleTensor, torch.HalfTensor, torch.BFloat16Tensor, torch.LongTensor,
+    torch.IntTensor, torch.ShortTensor, torch.CharTensor, torch.ByteTensor, torch.BoolTensor,
+)  # fmt: skip
 _SIZES = (int, torch.SymInt)
 
 

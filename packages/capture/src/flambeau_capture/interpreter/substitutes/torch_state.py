@@ -74,13 +74,9 @@ _SETTERS = (
     (torch.profiler, ("profile",)),
 )
 _MODES = (
-    TorchFunctionMode.__enter__,
-    TorchFunctionMode.__exit__,
-    _device.DeviceContext.__enter__,
-    _device.DeviceContext.__exit__,
-    TorchDispatchMode.__enter__,
-    TorchDispatchMode.__exit__,
-)
+    TorchFunctionMode.__enter__, TorchFunctionMode.__exit__, _device.DeviceContext.__enter__,
+    _device.DeviceContext.__exit__, TorchDispatchMode.__enter__, TorchDispatchMode.__exit__,
+)  # fmt: skip
 
 
 def _declare() -> None:
@@ -123,21 +119,11 @@ def _infer_parameters(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 _DISTRIBUTED_QUERIES = frozenset(
     {
-        "is_available",
-        "is_initialized",
-        "get_rank",
-        "get_world_size",
-        "get_backend",
-        "is_nccl_available",
-        "is_gloo_available",
-        "is_mpi_available",
-        "is_ucc_available",
-        "is_torchelastic_launched",
-        "get_group_rank",
-        "get_global_rank",
-        "get_node_local_rank",
+        "is_available", "is_initialized", "get_rank", "get_world_size", "get_backend",
+        "is_nccl_available", "is_gloo_available", "is_mpi_available", "is_ucc_available",
+        "is_torchelastic_launched", "get_group_rank", "get_global_rank", "get_node_local_rank",
     }
-)
+)  # fmt: skip
 
 
 def _place_of_process(function: Any) -> Substitute:
