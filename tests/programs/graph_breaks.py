@@ -54,6 +54,7 @@ WITHOUT_EXAMPLE = {
     "guard-unstable": "The program reads a value that each read changes, or inputs share memory "
     "(aliased-input-mutation).",
     "aliased-outputs": "No known program makes such outputs without a tensor that covers them.",
+    "recorded-write": "flambeau_autograd alone: `flambeau.compile` splits such graphs.",
     "unbacked-numbers": "flambeau_autograd alone: `flambeau.compile` splits such graphs.",
     "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",
     "no-shape-rule": "Only with torch.compile's capture: Flambeau's says operator-unsupported.",

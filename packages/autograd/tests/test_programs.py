@@ -9,6 +9,7 @@ import torch
 from recording import clones, compile_program
 from torch.nn import functional as F
 
+from flambeau_autograd.reasons import RecordedWrite
 from tests.same import same
 
 
@@ -292,14 +293,29 @@ def test_inference_equals_eager(program, decompose):
 
 def test_non_leaf_inputs():
     def program(x, w, b, i):
+        y = x + b.sum()
         x.mul_(2)
-        return x @ w, x[1:]
+        return y @ w, x[1:]
 
     def given():
         x, *rest = inputs()
         return [x * 3, *rest]
 
     compare(program, compile_program(program, given()), given())
+
+
+def test_reads_of_a_recorded_write_are_refused():
+    def program(x, w, b, i):
+        y = x.mul_(2) + 1
+        with torch.no_grad():
+            x.add_(1)
+        return y @ w
+
+    x, *rest = inputs()
+    with pytest.raises(RecordedWrite) as refusal:
+        compile_program(program, [x * 3, *rest])
+    assert [node.name for node in refusal.value.nodes] == ["mul_"]
+    compile_program(program, [x.detach(), *rest])
 
 
 def compare(program, compiled, given, exact=True):

@@ -32,6 +32,7 @@ from flambeau_autograd.reasons import (
     AliasedOutputs,
     BackwardFailed,
     LeafInside,
+    RecordedWrite,
     TrainingOnlyMutation,
 )
 from flambeau_autograd.version_counters import shared_counters, version_of
@@ -44,7 +45,7 @@ from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
-from flambeau_prims.tracer import Tracer
+from flambeau_prims.tracer import MutatingCall, Tracer
 from flambeau_prims.unsupported import Unsupported
 from flambeau_prims.view_chains import shortened
 
@@ -97,7 +98,7 @@ class Trace:
 @dataclass(eq=False)
 class _Argument:
     """A tensor argument while tracing: what the program sees, what the engine differentiates by,
-    and what it was at first.
+    and what it was at first. `history` is its grad_fn since the node `written_by`.
     """
 
     position: int
@@ -106,6 +107,8 @@ class _Argument:
     leaf: FakeTensor
     grad_fn: Any
     requires_grad: bool
+    history: Any = None
+    written_by: fx.Node | None = None
 
 
 @dataclass
@@ -138,6 +141,17 @@ def trace(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Trace:
     return _JointTracer(gm, example_inputs).run()
 
 
+class _WritesNoted(Tracer):
+    """Notes in `written` the memories that calls write to."""
+
+    written: list[StorageRecord]
+
+    def _mutate(self, call: MutatingCall) -> Any:
+        written = call.facts.written(call.args, call.kwargs)
+        self.written += [fake.storage_record for fake in written if isinstance(fake, FakeTensor)]
+        return super()._mutate(call)
+
+
 class _Interior(torch.autograd.Function):
     """The identity: gives a fake argument the grad_fn that its real tensor has."""
 
@@ -168,9 +182,12 @@ class _JointTracer:
             for x in example_inputs
             if isinstance(x, torch.Tensor) and x.device.type != "cpu"
         ]
-        self._tracer = Tracer(self._env, device=devices[0] if devices else "cpu")
+        self._tracer = _WritesNoted(self._env, device=devices[0] if devices else "cpu")
+        self._tracer.written = []
         self._grad = torch.is_grad_enabled()
         self._arguments: list[_Argument] = []
+        self._memory: dict[int, _Argument] = {}
+        """By the id of the storage record."""
         self._passed: list[int] = []
         self._inputs: list[Any] = []
         self._bound: dict[fx.Node, Any] = {}
@@ -193,6 +210,7 @@ class _JointTracer:
             results = _Results()
             plan = self._plan_outputs(flat, aliases, results)
             copies = self._plan_copies(results)
+            self._refuse_reads_of_written(results)
             differentiable = self._differentiable()
             leaves = [leaf for _, leaf in differentiable]
             tangents, gradients, tangent_values = self._backward(results, leaves)
@@ -278,9 +296,11 @@ class _JointTracer:
         value = leaf.value
         assert value is not None
         self._inputs.append(value)
-        self._arguments.append(
-            _Argument(position, value, fake, leaf, fake.grad_fn, example.requires_grad)
+        argument = _Argument(
+            position, value, fake, leaf, fake.grad_fn, example.requires_grad, fake.grad_fn
         )
+        self._arguments.append(argument)
+        self._memory[id(leaf.storage_record)] = argument
         return fake
 
     # Forward
@@ -308,6 +328,8 @@ class _JointTracer:
             self._tracer.where = Place(where, region) if region else where
             first, saves = len(self._tracer.nodes), node.meta.get("region_saves")
             result = self._call(node, args, kwargs)
+            if self._tracer.written:
+                self._note_writes(node)
             if type(result) is FakeTensor and not any(result is arg for arg in args):
                 result = shortened(result)
             bound[node] = result
@@ -315,6 +337,14 @@ class _JointTracer:
                 if saves(made.op):
                     made.where = where
         raise ValueError("the graph has no output node")
+
+    def _note_writes(self, node: fx.Node) -> None:
+        """Note the arguments whose histories a node of the graph has changed."""
+        for record in self._tracer.written:
+            argument = self._memory.get(id(record))
+            if argument is not None and argument.fake.grad_fn is not argument.history:
+                argument.history, argument.written_by = argument.fake.grad_fn, node
+        self._tracer.written = []
 
     def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         try:
@@ -470,6 +500,37 @@ class _JointTracer:
                     "the program calls requires_grad_() or detach_() on an input"
                 )
         return copies
+
+    def _refuse_reads_of_written(self, results: _Results) -> None:
+        """A result that was computed from a written argument must have it as an input."""
+        written: dict[Any, _Argument] = {
+            argument.fake.grad_fn: argument
+            for argument in self._arguments
+            if argument.written_by is not None and argument in results.found
+        }
+        if not written:
+            return
+        own = {results.found[argument] for argument in written.values()}
+        pending = [
+            fake.grad_fn
+            for at, fake in enumerate(results.fakes)
+            if fake is not None and at not in own
+        ]
+        pending += [child for node in written for child, _ in node.next_functions]
+        seen = set()
+        while pending:
+            node = pending.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                pending += [child for child, _ in node.next_functions]
+        read = [argument.written_by for node, argument in written.items() if node in seen]
+        if not read:
+            return
+        calls = [node for node in self._gm.graph.nodes if node.op != "output"]
+        cuts = [node for node in read if node is not None and node is not calls[-1]]
+        if not cuts:
+            raise TrainingOnlyMutation("one call writes to an input and reads it again")
+        raise RecordedWrite("the program reads an input that it has written to", cuts)
 
     # Backward
 

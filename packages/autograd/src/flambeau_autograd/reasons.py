@@ -4,7 +4,14 @@ hint for the user.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flambeau_prims.unsupported import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import fx
 
 
 class AliasedMutation(Unsupported):
@@ -67,6 +74,21 @@ class TrainingOnlyMutation(Unsupported):
     hint = "use the out-of-place operator"
 
 
+class RecordedWrite(Unsupported):
+    """The program reads an input again that it has written to under autograd: the gradient of the
+    written tensor is complete only if it is an input of what reads it.
+
+    The graph can be cut after `nodes`.
+    """
+
+    reason = "recorded-write"
+    hint = "write to a copy of the input"
+
+    def __init__(self, text: str, nodes: Sequence[fx.Node]) -> None:
+        super().__init__(text)
+        self.nodes = nodes
+
+
 class UnbackedNumbers(Unsupported):
     """The graph computes numbers itself (`x.sum().item()`, the length of `x.nonzero()`) that its
     later sizes depend on.
@@ -95,6 +117,7 @@ REASONS: dict[str, type[Unsupported]] = {
     kind.reason: kind
     for kind in (
         AliasedMutation, AliasedOutputs, NoFunctionalForm, ViewWrite, MutationInBackward,
-        BackwardFailed, LeafInside, TrainingOnlyMutation, UnbackedNumbers, UntracedCalls,
+        BackwardFailed, LeafInside, TrainingOnlyMutation, RecordedWrite, UnbackedNumbers,
+        UntracedCalls,
     )
 }  # fmt: skip

@@ -25,11 +25,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flambeau.graph_split import compile_split_graph, is_data_dependent
+from flambeau.graph_split import can_be_cut, compile_split_graph, is_data_dependent
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, wanted
 from flambeau.report import Fallback, GraphReport, Report, Stopwatch
 from flambeau_autograd import aot
+from flambeau_autograd.reasons import RecordedWrite
 from flambeau_capture.graphs.check import check_captured_graph
 from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
@@ -45,7 +46,7 @@ from flambeau_runtime import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
 
@@ -242,6 +243,8 @@ def _through_autograd(
                     graph_report.partitions.append(recomputes)
                 return compiled
         except Unsupported as unsupported:
+            if isinstance(unsupported, RecordedWrite) and can_be_cut(gm):
+                return split(gm, graph_report, unsupported.nodes)
             graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
         except EnvironmentProblem as problem:
             if context.options.environment.check:
@@ -281,12 +284,16 @@ def _through_autograd(
     ) -> Compiled:
         if not is_data_dependent(gm):
             return compile_one(gm, example_inputs, graph_report)
+        return split(gm, graph_report)
 
+    def split(
+        gm: torch.fx.GraphModule, graph_report: GraphReport, ends: Iterable[torch.fx.Node] = ()
+    ) -> Compiled:
         def compile_piece(piece: torch.fx.GraphModule, given: list[Any]) -> Compiled:
             # It may be data-dependent again: a branch of a torch.cond with another in it.
             return compile_any(piece, given, graph_report)
 
-        return compile_split_graph(gm, _checking(compile_piece, context))
+        return compile_split_graph(gm, _checking(compile_piece, context), ends)
 
     return backend
 

@@ -28,7 +28,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., tuple[Any, ...]]]
 
@@ -42,24 +42,31 @@ _SMALLEST = 2
 """Fewer calls than this are not worth a piece: they run as they are."""
 
 
+def can_be_cut(gm: fx.GraphModule) -> bool:
+    """Pieces cannot be differentiated twice, so a graph that differentiates itself stays whole."""
+    return all(node.target is not torch.autograd.grad for node in gm.graph.nodes)
+
+
 def is_data_dependent(gm: fx.GraphModule) -> bool:
     """Whether a captured graph defines numbers or sizes itself, chooses by what a tensor holds, or
     makes calls that no tracer may see through, and can be cut there.
-
-    Pieces cannot be differentiated twice, so a graph that differentiates itself stays whole.
     """
-    targets = [node.target for node in gm.graph.nodes]
-    if torch.autograd.grad in targets:
+    if not can_be_cut(gm):
         return False
+    targets = [node.target for node in gm.graph.nodes]
     env = gm.meta.get("size_env")
     if (env is not None and bool(env.unbacked_atoms)) or any(map(_chooses, targets)):
         return True
     return any(map(_is_untraced, gm.graph.nodes))
 
 
-def compile_split_graph(gm: fx.GraphModule, backend: Backend) -> Callable[..., tuple[Any, ...]]:
-    """A callable as `gm`, whose pieces are compiled by `backend` when they first run."""
-    return _Cutter(gm, backend).run().forward
+def compile_split_graph(
+    gm: fx.GraphModule, backend: Backend, ends: Iterable[fx.Node] = ()
+) -> Callable[..., tuple[Any, ...]]:
+    """A callable as `gm`, whose pieces are compiled by `backend` when they first run. A piece ends
+    with each of the nodes `ends`.
+    """
+    return _Cutter(gm, backend, ends).run().forward
 
 
 class _Cutter:
@@ -67,7 +74,7 @@ class _Cutter:
     the piece that grows.
     """
 
-    def __init__(self, gm: fx.GraphModule, backend: Backend) -> None:
+    def __init__(self, gm: fx.GraphModule, backend: Backend, ends: Iterable[fx.Node]) -> None:
         self.gm = gm
         self.backend = backend
         self.graph = fx.Graph()
@@ -76,7 +83,8 @@ class _Cutter:
         self.open: list[fx.Node] = []
         self.graph_split = 0
         self.defined: set[str] = set()
-        self.hooked = {node.args[0] for node in gm.graph.nodes if node.target is hook_point}
+        hooked = [node.args[0] for node in gm.graph.nodes if node.target is hook_point]
+        self.ends = {*hooked, *ends}
         """A piece ends with each of these: hooks see their whole gradients."""
 
     def run(self) -> fx.GraphModule:
@@ -114,7 +122,7 @@ class _Cutter:
                 self._copy(node)
             else:
                 self.open.append(node)
-                if node in self.hooked:
+                if node in self.ends:
                     self._close(node)
         return fx.GraphModule(self.root, self.graph, "GraphInPieces")
 
