@@ -456,8 +456,9 @@ def test_nobody_finds_a_recording_before_its_first_replay() -> None:
     assert seen == [()]
 
 
-def test_threads_that_draw_random_numbers_delay_recordings() -> None:
-    rig = warmed(FakeRecorder(random=True))
+@pytest.mark.parametrize("always", [False, True])
+def test_threads_that_may_draw_random_numbers_delay_recordings(always: bool) -> None:
+    rig = warmed(FakeRecorder(random=True), always=always)
     stop = threading.Event()
     other = threading.Thread(target=stop.wait)
     other.start()

@@ -232,7 +232,7 @@ class LaunchPolicy:
 
     def _others_may_draw(self) -> bool:
         """Whether another thread may draw random numbers during a recording, which would fail."""
-        if not self.recorder.random or self.always:
+        if not self.recorder.random:
             return False
         here = threading.current_thread()
         return any(not (each is here or each.daemon) for each in threading.enumerate())

@@ -52,14 +52,18 @@ class Arena:
     """Where the calls on one stream are recorded: a side stream, and the pool of memory for
     recordings that keep nothing in place.
 
-    Libraries keep a workspace for each stream, which recordings then hold. So the side stream has
-    the priority that callers rarely ask for: torch hands each of its streams to several owners.
+    Libraries keep a workspace for each stream for good, and recordings use it. So a stream keeps
+    its side stream, which has the priority that callers rarely ask for: torch hands each of its
+    streams to several owners.
     """
 
+    _sides: ClassVar[dict[tuple[int, int], torch.cuda.Stream]] = {}
     _of_streams: ClassVar[MutableMapping[tuple[int, int], Arena]] = weakref.WeakValueDictionary()
 
-    def __init__(self, device: int) -> None:
-        self.side = torch.cuda.Stream(device, priority=-1)
+    def __init__(self, device: int, stream: int) -> None:
+        if (device, stream) not in self._sides:
+            self._sides[device, stream] = torch.cuda.Stream(device, priority=-1)
+        self.side = self._sides[device, stream]
         self.pool = torch.cuda.MemPool()
         self.busy = threading.Lock()
 
@@ -70,7 +74,7 @@ class Arena:
         """
         arena = cls._of_streams.get((device, stream))
         if arena is None:
-            arena = cls._of_streams[device, stream] = cls(device)
+            arena = cls._of_streams[device, stream] = cls(device, stream)
         return arena
 
     def is_used(self) -> bool:
