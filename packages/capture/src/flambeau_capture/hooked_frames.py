@@ -112,7 +112,8 @@ def _is_program(function: types.FunctionType) -> bool:
 
 
 def _holds_tensors(value: Any, depth: int = 2) -> bool:
-    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+    # Not `isinstance`, which asks a weak proxy's object: it may be dead.
+    if issubclass(type(value), (torch.Tensor, torch.nn.Module)):
         return True
     if depth and type(value) in (list, tuple):
         return any(_holds_tensors(item, depth - 1) for item in value)

@@ -477,6 +477,10 @@ class Capture:
     """What the program's own ways are taken by, and what another call may find otherwise."""
     locks: tuple[Source, ...] = ()
     """The locks that the frame takes and gives back, in the order in which it takes them."""
+    pinned: tuple[tuple[Any, Source], ...] = ()
+    """Objects that the guards require to be the same ones, and where the call finds them: what the
+    entry needs of them it reads there, and holds none itself.
+    """
     needs_hook: bool = False
     """Whether frames reached from the instruction that broke the graph are to be captured too."""
 

@@ -33,6 +33,11 @@ from flambeau_prims.fork_safety import fork_safe_rlock
 
 T = TypeVar("T")
 
+HEAP_TYPE = 1 << 9
+"""`Py_TPFLAGS_HEAPTYPE`: types made by class statements (or by a C extension's spec), whose
+`__eq__` may be the user's.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -407,6 +412,13 @@ class TypeAttribute(Source):
     base: Source
     name: str
     template = "{0.base}.{0.name}"
+
+    @classmethod
+    def of(cls, owner: type, name: str) -> TypeAttribute:
+        """The attribute of a class known now; one that a class statement made is held weakly."""
+        if owner.__flags__ & HEAP_TYPE:
+            return cls(WeakrefTo.of(owner, f"{owner.__module__}.{owner.__qualname__}"), name)
+        return cls(Constant(owner), name)
 
     def read(self, base: Any) -> Any:
         return lookup_in_type(base, self.name)

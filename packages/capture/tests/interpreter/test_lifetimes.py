@@ -218,7 +218,98 @@ def held_by_a_generator() -> Any:
     return list(values())
 
 
+def finalized_in_their_order() -> Any:
+    order: list[Any] = []
+    obj = Plain()
+    first = weakref.finalize(obj, order.append, "first")
+    second = weakref.finalize(obj, order.append, "second")
+    alive = first.alive, second.alive
+    del obj
+    order.append("after")
+    return alive, first.alive, second.alive, order
+
+
+def finalized_when_bound_again() -> Any:
+    order: list[Any] = []
+    obj: Any = Plain()
+    finalizer = weakref.finalize(obj, order.append, "finalized")
+    gc.collect()
+    obj = None
+    order.append("after")
+    return finalizer.alive, order
+
+
+def dropped_behind_proxies_with_callbacks() -> Any:
+    order: list[Any] = []
+    obj = Plain()
+    first = weakref.proxy(obj, lambda _: order.append("first"))
+    second = weakref.proxy(obj, lambda _: order.append("second"))
+    del obj
+    gc.collect()
+    return order, type(first) is type(second)
+
+
+def held_by_a_suspended_generator() -> Any:
+    def values() -> Any:
+        obj = yield
+        yield weakref.ref(obj)
+        yield "end"
+
+    made = values()
+    next(made)
+    reference = made.send(Plain())
+    gc.collect()
+    first = reference() is None
+    made.close()
+    return first, reference() is None
+
+
+def held_by_a_generator_that_holds_itself() -> Any:
+    ended = []
+
+    def values() -> Any:
+        try:
+            itself = yield
+            yield itself is None
+        finally:
+            ended.append(True)
+
+    made = values()
+    next(made)
+    made.send(made)
+    count = sys.getrefcount(made)
+    del made
+    gc.collect()
+    return count, ended
+
+
+def dropped_class() -> Any:
+    class Local:
+        @staticmethod
+        def one() -> int:
+            return 1
+
+        @property
+        def two(self) -> int:
+            return 2
+
+    reference = weakref.ref(Local)
+    gc.collect()
+    total = Local.one() + Local().two
+    gc.collect()
+    total += Local.one()
+    del Local
+    gc.collect()
+    return total, reference() is None
+
+
 PROGRAMS = [
+    finalized_in_their_order,
+    finalized_when_bound_again,
+    dropped_behind_proxies_with_callbacks,
+    held_by_a_suspended_generator,
+    held_by_a_generator_that_holds_itself,
+    dropped_class,
     held_by_a_dead_variable,
     held_behind_a_weak_method,
     held_by_a_caller_behind_a_weak_method,

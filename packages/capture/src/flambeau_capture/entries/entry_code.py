@@ -135,6 +135,7 @@ class EntryCode:
         self._symbols = symbols
         self._constants: dict[str, Any] = dict(_HELPERS)
         self._constant_names: dict[int, str] = {}
+        self._pinned: dict[int, Source] = {}
         self._symbol_names: dict[str, str] = {}
         self._built: dict[int, str] = {}
         self._kept: list[record.Recipe] = []
@@ -157,6 +158,7 @@ class EntryCode:
         function returns. With `may_run_again`, it raises GraphFailed where the graph raises, with
         what `snapshots of state` save.
         """
+        self._pinned = {id(value): source for value, source in capture.pinned}
         for side_effect in capture.side_effects:
             self._effect(side_effect)
         if capture.suspended:
@@ -248,6 +250,8 @@ class EntryCode:
         """An expression for an object known now."""
         if type(value) in _INLINE_CONSTANTS and not _is_long(value):
             return repr(value)  # of a long int, sys.set_int_max_str_digits may refuse it
+        if id(value) in self._pinned:
+            return self.source(self._pinned[id(value)])
         name = self._constant_names.get(id(value))
         if name is None:
             name = self._constant_names[id(value)] = f"k{len(self._constant_names)}"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from flambeau_capture import sources
-from flambeau_capture.sources import Scope, Source
+from flambeau_capture.sources import HEAP_TYPE, Scope, Source
 from flambeau_prims.size_floats import Condition
 from flambeau_prims.sizes import Expr, SizeEnv, ordered_terms
 
@@ -40,10 +40,6 @@ def is_constant(value: Any) -> bool:
     if type(value) in (tuple, frozenset, set):
         return all(is_constant(item) for item in value)
     return type(value) in _CONSTANT_TYPES
-
-
-HEAP_TYPE = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE`: types of class statements, whose `__eq__` may be the user's."""
 
 
 def constants_equal(a: Any, b: Any) -> bool:

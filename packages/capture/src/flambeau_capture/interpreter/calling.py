@@ -22,7 +22,7 @@ from flambeau_capture.interpreter.code.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, run
 from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics.attribute_writes import store_attr
-from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.attributes import load_attr, load_value
 from flambeau_capture.interpreter.semantics.formatting import fill_in, formattable
 from flambeau_capture.interpreter.semantics.items import (
     check_receiver,
@@ -55,6 +55,7 @@ from flambeau_capture.interpreter.values.classes import (
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, joined_by
 from flambeau_capture.interpreter.values.keys import native_key
 from flambeau_capture.interpreter.values.lifetimes import dereference
+from flambeau_capture.interpreter.values.objects import bound_method
 from flambeau_capture.interpreter.values.program_functions import default_value
 from flambeau_capture.interpreter.values.subclasses import is_admitted, is_getter
 from flambeau_capture.python_core import Compiled
@@ -188,10 +189,12 @@ def _call_instance(
 def _raise_not_callable(machine: Machine, value: Any) -> NoReturn:
     """Raise what calling `value` raises; for modules Python may suggest a function of theirs."""
     if type(value) is types.ModuleType and sys.version_info >= (3, 12):
-        name = load_attr(machine, value, "__name__")
-        stand_in = types.ModuleType(name)
+        stand_in = types.ModuleType("")
+        del stand_in.__name__
         with contextlib.suppress(AttributeError):
-            vars(stand_in)[name] = load_attr(machine, value, name)
+            name = vars(stand_in)["__name__"] = load_attr(machine, value, "__name__")
+            if type(name) is str:
+                vars(stand_in)[name] = load_attr(machine, value, name)
         value = stand_in
     value()
     raise AssertionError(f"a {type(value).__name__} was called")
@@ -407,6 +410,10 @@ def _call_bound_to_dict(
 
 def _call_bound(machine: Machine, function: Any, receiver: Any, args: Args, kwargs: Kwargs) -> Any:
     descriptor = lookup(machine, type(receiver), function.__name__)
+    if getattr(descriptor, "__objclass__", None) is not type(receiver):  # perhaps of a base
+        method = bound_method(function)
+        if method is not None:
+            return _call_slot(machine, method, (receiver, *args), kwargs, False)
     substitute = SUBSTITUTES.get(id(descriptor))
     if substitute is not None:
         return substitute(machine, (receiver, *args), kwargs)
@@ -573,7 +580,7 @@ def _call_getter(
     else:
         found = tuple(
             functools.reduce(
-                lambda value, name: load_attr(machine, value, name), path.split("."), obj
+                lambda value, name: load_value(machine, value, name), path.split("."), obj
             )
             for path in wanted
         )

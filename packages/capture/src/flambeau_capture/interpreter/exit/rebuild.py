@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.graphs.host_random import copied
-from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter import foreign_types
 from flambeau_capture.interpreter.exit.rebuild_objects import (
     alias_recipe,
@@ -44,8 +43,8 @@ from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
 from flambeau_capture.interpreter.values.objects import (
     BOUND_BUILTINS,
     VALUE_BASES,
+    bound_method,
     dict_items,
-    is_method,
 )
 from flambeau_capture.interpreter.values.subclasses import as_subclass, with_attributes
 from flambeau_capture.reasons import GraphBreak
@@ -67,15 +66,13 @@ from flambeau_capture.record import (
     Recipe,
     SizeValue,
 )
+from flambeau_capture.sources import HEAP_TYPE
 from flambeau_prims.size_floats import FloatExpr, is_unbacked
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
-
-_CHANGEABLE = (list, dict, set, collections.deque, bytearray)
-"""Types whose objects the frame may have made: their bound methods differ from call to call."""
 
 _WRAPPERS = (LRU_CACHE, staticmethod, classmethod)
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -91,6 +88,8 @@ class Rebuilder:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._made: dict[int, tuple[Any, Recipe]] = {}
+        self._open: set[int] = set()
+        """Values whose parts are being looked at, and that have no recipe yet."""
 
     def recipe(self, value: Any) -> Recipe:
         """How to rebuild a value at exit."""
@@ -102,7 +101,11 @@ class Rebuilder:
         found = self._made.get(id(value))
         if found is not None:
             return found[1]
+        if id(value) in self._open:
+            raise GraphBreak("unsupported-result", f"a {kind.__qualname__} that holds itself")
+        self._open.add(id(value))
         made = self._recipe(value, kind)
+        self._open.discard(id(value))
         if id(value) in self.machine.addresses_read and not isinstance(made, (Const, FromSource)):
             raise GraphBreak(
                 "unsupported-result",
@@ -141,10 +144,10 @@ class Rebuilder:
         ):
             name = (value if isinstance(value, type) else kind).__qualname__
             raise GraphBreak("unsupported-result", f"class {name}, made in the frame, outlives it")
-        if kind in BOUND_BUILTINS and is_method(value):
-            receiver = value.__self__
-            if isinstance(receiver, _CHANGEABLE) or objects.source_of(receiver) is not None:
-                return CallRecipe(getattr, (self.recipe(receiver), Const(value.__name__)))
+        if kind in BOUND_BUILTINS and (method := bound_method(value)) is not None:
+            receiver = self.recipe(value.__self__)
+            if not isinstance(receiver, Const):
+                return CallRecipe(method.__get__, (receiver,))
         if kind in _WRAPPERS and id(value.__wrapped__) in self.machine.functions.made:
             return self._wrapper(value, kind)
         if kind is types.GenericAlias:

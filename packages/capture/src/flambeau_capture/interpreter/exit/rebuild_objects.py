@@ -221,7 +221,12 @@ def _spoiled(begin: Any, container: Any, position: int) -> Any:
 
 
 def _restored(iterator: Any, state: Any) -> Any:
-    iterator.__setstate__(state)
+    if type(iterator).__module__ != "itertools":
+        iterator.__setstate__(state)
+        return iterator
+    with warnings.catch_warnings():  # as in `iterator_recipe`
+        warnings.simplefilter("ignore", DeprecationWarning)
+        iterator.__setstate__(state)
     return iterator
 
 

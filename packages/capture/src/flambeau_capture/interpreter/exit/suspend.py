@@ -93,6 +93,7 @@ def finish(
         enables_grad=enables_grad,
         assumptions=tuple(machine.speculation.assumptions),
         locks=locks,
+        pinned=tuple(machine.objects.pinned.values()),
     )
 
 

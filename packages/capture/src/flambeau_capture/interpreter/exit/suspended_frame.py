@@ -25,6 +25,7 @@ from flambeau_capture.interpreter.code.decode import decode
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
 from flambeau_capture.interpreter.generator import delegates
 from flambeau_capture.interpreter.tracebacks import raised_in
+from flambeau_capture.interpreter.values.lifetimes import may_be_watched
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const
 
@@ -144,7 +145,8 @@ def generator_recipe(rebuild: RecipeMaker, generator: InterpretedGenerator) -> R
     handler = original.decoded.unwinds[at - 1]
     if handler is not None and generator.started:
         live |= live_slots(original.decoded, handler.target)
-    layout = Layout(tuple(sorted(live & original.bound.keys())), kinds)
+    held = {slot for slot, value in original.bound.items() if may_be_watched(value)}
+    layout = Layout(tuple(sorted((live & original.bound.keys()) | held)), kinds)
     try:
         function = generator_function(original.frame_code, at, layout, suspended=generator.started)
     except NotResumable as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import types
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode.instructions import NULL_AFTER
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, local, whole_local
 from flambeau_capture.interpreter.semantics.attribute_writes import delete_attr, store_attr
-from flambeau_capture.interpreter.semantics.attributes import load_attr, load_global_value
+from flambeau_capture.interpreter.semantics.attributes import (
+    load_attr,
+    load_global_value,
+    load_value,
+)
 from flambeau_capture.interpreter.semantics.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.interpreter.values.lazy_values import (
@@ -22,6 +25,7 @@ from flambeau_capture.interpreter.values.lazy_values import (
 from flambeau_capture.interpreter.values.lifetimes import refuse_finalizing
 from flambeau_capture.interpreter.values.objects import DELETED, unbound_local
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import ABSENT
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame
@@ -56,15 +60,19 @@ def LOAD_FAST_LOAD_FAST(frame: Frame, arg: tuple[int, int]) -> None:
 
 
 def STORE_FAST(frame: Frame, arg: int) -> None:
+    refuse_finalizing(frame, arg)
     frame.locals[arg] = frame.stack.pop()
 
 
 def STORE_FAST_LOAD_FAST(frame: Frame, arg: tuple[int, int]) -> None:
+    refuse_finalizing(frame, arg[0])
     frame.locals[arg[0]] = frame.stack.pop()
     LOAD_FAST(frame, arg[1])
 
 
 def STORE_FAST_STORE_FAST(frame: Frame, arg: tuple[int, int]) -> None:
+    refuse_finalizing(frame, arg[0])
+    refuse_finalizing(frame, arg[1])
     frame.locals[arg[0]] = frame.stack.pop()
     frame.locals[arg[1]] = frame.stack.pop()
 
@@ -72,9 +80,7 @@ def STORE_FAST_STORE_FAST(frame: Frame, arg: tuple[int, int]) -> None:
 def DELETE_FAST(frame: Frame, arg: int) -> None:
     if frame.locals[arg] is UNBOUND:
         raise unbound_local(frame.code.local_names[arg])
-    value = frame.locals[arg]
-    if weakref.getweakrefcount(value):
-        refuse_finalizing(frame, arg)
+    refuse_finalizing(frame, arg)
     frame.locals[arg] = UNBOUND
 
 
@@ -135,30 +141,18 @@ def LOAD_GLOBAL(frame: Frame, arg: tuple[str, bool]) -> None:
 
 def load_global(frame: Frame, name: str) -> Any:
     """A global of the frame's module, or a builtin."""
-    machine = frame.machine
-    written = machine.objects.globals_written
-    if written:
-        found = written.get((id(frame.globals), name))
-        if found is not None:
-            return _load_builtin(frame, name) if found[1] is DELETED else found[1]
     try:
-        return load_global_value(machine, frame.globals, name)
+        return load_global_value(frame.machine, frame.globals, name)
     except KeyError:
         pass  # nothing is raised here: the KeyError would be its context
     return _load_builtin(frame, name)
 
 
 def _load_builtin(frame: Frame, name: str) -> Any:
-    written = frame.machine.objects.globals_written
-    if written:  # perhaps by the frame: `builtins.len = ...`
-        found = written.get((id(frame.builtins), name))
-        if found is not None:
-            if found[1] is DELETED:
-                raise NameError(f"name {name!r} is not defined", name=name)
-            return found[1]
-    if name not in frame.builtins:
+    written = frame.machine.objects.written_global(frame.builtins, name)
+    if written is DELETED or (written is ABSENT and name not in frame.builtins):
         raise NameError(f"name {name!r} is not defined", name=name)
-    return frame.builtins[name]
+    return frame.builtins[name] if written is ABSENT else written  # `builtins.len = ...`
 
 
 def STORE_GLOBAL(frame: Frame, arg: str) -> None:
@@ -167,13 +161,12 @@ def STORE_GLOBAL(frame: Frame, arg: str) -> None:
 
 def DELETE_GLOBAL(frame: Frame, arg: str) -> None:
     machine = frame.machine
-    written = machine.objects.globals_written.get((id(frame.globals), arg))
+    is_set = True
     try:
-        if written is None:
-            load_global_value(machine, frame.globals, arg)
+        load_global_value(machine, frame.globals, arg)
     except KeyError:
-        written = frame.globals, DELETED
-    if written is not None and written[1] is DELETED:
+        is_set = False
+    if not is_set:
         raise NameError(f"name {arg!r} is not defined", name=arg)
     machine.objects.write_global(frame.globals, arg, DELETED)
 
@@ -188,7 +181,7 @@ def LOAD_ATTR(frame: Frame, arg: tuple[str, bool]) -> None:
     else:
         stack = frame.stack
         expect_use(frame)
-        stack[-1] = load_attr(frame.machine, stack[-1], name)
+        stack[-1] = load_value(frame.machine, stack[-1], name)
         frame.machine.objects.loading = None
 
 
@@ -219,11 +212,10 @@ def LOAD_SUPER_ATTR(frame: Frame, arg: tuple[str, bool, bool]) -> None:
     instance, cls, global_super = stack.pop(), stack.pop(), stack.pop()
     if global_super is not super:
         raise GraphBreak("unsupported-opcode", "super is not the builtin")
-    found = load_attr(frame.machine, super(cls, instance), name)
     if is_method:
-        push_method(stack, found)
+        push_method(stack, load_attr(frame.machine, super(cls, instance), name))
     else:
-        stack.append(found)
+        stack.append(load_value(frame.machine, super(cls, instance), name))
 
 
 def STORE_ATTR(frame: Frame, arg: str) -> None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter.semantics.attributes import (
     break_of_thread,
     data_descriptor,
     function_attribute,
+    load_global_value,
     module_table_attribute,
     own_attribute,
     show_pending_in_tables,
@@ -39,6 +39,7 @@ from flambeau_capture.interpreter.values.classes import (
 )
 from flambeau_capture.interpreter.values.objects import DELETED
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import HEAP_TYPE
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -52,9 +53,6 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
     kind = type(obj)
     if issubclass(kind, torch.Tensor):
         store_tensor_attribute(machine, obj, name, value)
-        return
-    if issubclass(kind, types.ModuleType):
-        _store_module_global(machine, obj, name, value)
         return
     if issubclass(kind, type):
         _store_class_attribute(machine, obj, name, value)
@@ -71,15 +69,6 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
         machine.call(setter, (obj, name, value), {})
     else:
         generic_store(machine, obj, name, value)
-
-
-def _store_module_global(machine: Machine, module: types.ModuleType, name: str, value: Any) -> None:
-    """`module.name = value`; settings of torch.backends are descriptors of the module's class."""
-    kind = type(module)
-    if kind is not types.ModuleType and hasattr(type(lookup(machine, kind, name)), "__set__"):
-        reason = "torch-state" if is_trusted(kind.__module__) else "unsupported-mutation"
-        raise GraphBreak(reason, f"{module.__name__}.{name} is set")
-    machine.objects.write_global(module.__dict__, name, value)
 
 
 def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
@@ -117,6 +106,8 @@ def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
     raw = lookup(machine, kind, name)
     if raw is not MISSING:
         what = type(raw)
+        if issubclass(kind, types.ModuleType) and hasattr(what, "__set__"):
+            _check_module_setting(machine, obj, name, raw)
         if what is property:
             if raw.fset is None:
                 raw.__set__(obj, value)  # raises
@@ -127,9 +118,20 @@ def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
             machine.call(setter, (raw, obj, value), {})
             return
         _check_c_attribute(machine, obj, name, raw, value)
-        if kind is types.FunctionType and machine.objects.is_known(obj):
+        if kind is types.FunctionType and id(obj) not in machine.functions.made:
             setattr(_like(obj), name, value)  # raises what eager raises
     store_own_attribute(machine, obj, name, value)
+
+
+def _check_module_setting(machine: Machine, module: Any, name: str, raw: Any) -> None:
+    """Break at what C code or the library does when a setting of a module is set: those of
+    torch.backends are descriptors of the module's class.
+    """
+    kind = type(module)
+    if is_trusted(kind.__module__):
+        raise GraphBreak("torch-state", f"{module.__name__}.{name} is set")
+    if type(raw) is not property and python_method(machine, type(raw), "__set__") is None:
+        raise GraphBreak("unsupported-mutation", f"{name!r} of a {kind.__qualname__} is set")
 
 
 def store_module_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
@@ -188,7 +190,7 @@ def delete_attr(machine: Machine, obj: Any, name: str) -> None:
     if issubclass(kind, Proxy):
         obj.delete_seen(name)
         return
-    if issubclass(kind, (type, types.ModuleType)):
+    if issubclass(kind, type):
         raise GraphBreak("unsupported-mutation", f"attribute {name!r} of {obj!r} is deleted")
     if issubclass(kind, threading.local):
         raise break_of_thread(kind, name)
@@ -212,6 +214,9 @@ def generic_delete(machine: Machine, obj: Any, name: str) -> None:
         machine.call(deleter, (raw, obj), {})
         return
     objects = machine.objects
+    if isinstance(obj, types.ModuleType):
+        _delete_global(machine, obj, name)
+        return
     if not objects.is_known(obj):
         object.__delattr__(obj, name)
         return
@@ -225,6 +230,17 @@ def generic_delete(machine: Machine, obj: Any, name: str) -> None:
     objects.add_pending_write(obj, name, DELETED)
     machine.objects.note_attribute_write(obj, name, raw=not isinstance(obj, torch.nn.Module))
     update_tracked_dict(machine, obj, name, DELETED)
+
+
+def _delete_global(machine: Machine, module: types.ModuleType, name: str) -> None:
+    own, is_set = module.__dict__, True
+    try:
+        load_global_value(machine, own, name)
+    except KeyError:
+        is_set = False
+    if not is_set:
+        raise AttributeError(f"{type(module).__name__!r} object has no attribute {name!r}")
+    machine.objects.write_global(own, name, DELETED)
 
 
 def _like(function: types.FunctionType) -> types.FunctionType:

@@ -31,6 +31,7 @@ from flambeau_capture.interpreter.values.classes import (
     SYMBOLIC_NUMBERS,
     TORCH_CONSTANTS,
     Proxy,
+    class_attribute,
     is_trusted,
     is_written,
     lookup,
@@ -38,7 +39,7 @@ from flambeau_capture.interpreter.values.classes import (
     python_method,
 )
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
-from flambeau_capture.interpreter.values.objects import DELETED
+from flambeau_capture.interpreter.values.objects import C_METHODS, DELETED
 from flambeau_capture.interpreter.values.program_functions import function_part, function_source
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import (
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.interpreter.values.objects import TrackedCopy
 
 
 _NATIVE_VALUES: frozenset[type] = frozenset({
@@ -86,6 +86,16 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
     kind = type(obj)
     read = _READS.get(kind) or of_bases(_READS_OF_SUBTYPES, kind, _instance_attribute)
     return read(machine, obj, name)
+
+
+def load_value(machine: Machine, obj: Any, name: str) -> Any:
+    """`obj.name` as an object to keep: a method of a C type as its own kind of bound method."""
+    found = load_attr(machine, obj, name)
+    if type(found) is not types.MethodType or type(found.__func__) not in C_METHODS:
+        return found
+    if isinstance(found.__self__, (torch.Tensor, Proxy)):
+        return found
+    return found.__func__.__get__(found.__self__)
 
 
 def _native_attribute(machine: Machine, obj: Any, name: str) -> Any:
@@ -153,7 +163,7 @@ def _call_getattr(
         and kind not in machine.classes.made
         and lookup(machine, kind, name) is MISSING
     ):
-        machine.guard("IS", TypeAttribute(Constant(kind), name), MISSING)
+        machine.guard("IS", TypeAttribute.of(kind, name), MISSING)
     raise error or AttributeError(
         f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=obj
     )
@@ -317,7 +327,7 @@ def module_table_attribute(machine: Machine, obj: Any, name: str) -> Any:
 def _bind(machine: Machine, raw: Any, obj: Any, kind: type, name: str) -> Any:
     """A class attribute that is no data descriptor, read through an instance."""
     what = type(raw)
-    if what in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType):
+    if what is types.FunctionType or what in C_METHODS:
         return types.MethodType(raw, obj)
     if what is functools.cached_property:
         value = machine.call(raw.func, (obj,), {})
@@ -328,7 +338,7 @@ def _bind(machine: Machine, raw: Any, obj: Any, kind: type, name: str) -> Any:
         return found
     if is_written(machine, kind, name):
         return raw
-    return machine.objects.wrap(raw, TypeAttribute(Constant(kind), name))
+    return machine.objects.wrap(raw, class_attribute(machine, kind, name))
 
 
 def _bind_descriptor(machine: Machine, raw: Any, obj: Any, kind: type) -> Any:
@@ -407,21 +417,41 @@ def load_class_attribute(machine: Machine, cls: type, name: str) -> Any:
         return found
     if (is_trusted(cls.__module__) and type(raw) in SCALARS) or is_written(machine, cls, name):
         return raw
-    return machine.objects.wrap(raw, TypeAttribute(Constant(cls), name))
+    return machine.objects.wrap(raw, class_attribute(machine, cls, name))
 
 
-def _module_attribute(machine: Machine, module: types.ModuleType, name: str) -> Any:
-    written = machine.objects.globals_written.get((id(module.__dict__), name))
-    if written is not None:
-        return written[1]
-    if name not in module.__dict__:
-        value = getattr(module, name)  # a lazy module, or a property of torch.backends
-        if isinstance(value, (type, types.ModuleType)) or type(value) in IDENTITY_TYPES:
-            return value
-        if module is torch.backends.cudnn and "cudnn_flags" in machine.torch_state:
-            return value  # guarded with all others, as they were when the frame set the first
-        return machine.objects.wrap(value, Attribute(Constant(module), name))
-    return load_global_value(machine, module.__dict__, name)
+def _module_attribute(machine: Machine, module: Any, name: str) -> Any:
+    kind = type(module)
+    getter = python_method(machine, kind, "__getattribute__")
+    if getter is None:
+        return load_module_attribute(machine, module, name)
+    try:
+        return machine.call(getter, (module, name), {})
+    except AttributeError as raised:
+        return _call_getattr(machine, module, kind, name, raised)
+
+
+def load_module_attribute(machine: Machine, module: Any, name: str) -> Any:
+    """What `ModuleType.__getattribute__` finds."""
+    kind, own = type(module), _instance_dict(module, "__dict__")
+    if type(raw := lookup(machine, kind, name)) is property and not is_trusted(kind.__module__):
+        return data_descriptor(machine, module, kind, name, raw, None)
+    try:
+        return load_global_value(machine, own, name)
+    except KeyError:
+        pass
+    if machine.objects.written_global(own, name) is DELETED:
+        if "__getattr__" in own or raw is not MISSING:
+            raise GraphBreak("unsupported-mutation", f"{name!r} of {module!r} was deleted")
+        raise AttributeError(f"module {own.get('__name__')!r} has no attribute {name!r}")
+    if name == "__dict__":
+        machine.objects.loading = None  # globals that the frame has written must be seen in it
+    value = getattr(module, name)  # a lazy module, or a property of torch.backends
+    if isinstance(value, (type, types.ModuleType)) or type(value) in IDENTITY_TYPES:
+        return value
+    if module is torch.backends.cudnn and "cudnn_flags" in machine.torch_state:
+        return value  # guarded with all others, as they were when the frame set the first
+    return machine.objects.wrap(value, Attribute(Constant(module), name))
 
 
 def load_global_value(machine: Machine, module_globals: dict[str, Any], name: str) -> Any:
@@ -431,6 +461,14 @@ def load_global_value(machine: Machine, module_globals: dict[str, Any], name: st
     found = cache.get(key, MISSING)
     if found is not MISSING:
         return found
+    written = machine.objects.written_global(module_globals, name)
+    tracked = machine.objects.tracked_copy_of.get(id(module_globals))
+    if written is DELETED:
+        raise KeyError(name)
+    if written is not MISSING:
+        return written
+    if tracked is not None:
+        return tracked.copy[name]
     value = module_globals[name]
     if is_trusted(module_globals.get("__name__")) and _is_definition(value):
         found = value
@@ -470,7 +508,7 @@ def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
             and not is_trusted(cls.__module__)
             and cls not in machine.classes.made
         ):
-            machine.guard("IS", TypeAttribute(Constant(cls), name), raw)
+            machine.guard("IS", TypeAttribute.of(cls, name), raw)
         if what is staticmethod:
             return raw.__func__
         if what is classmethod:
@@ -515,7 +553,9 @@ _READS_OF_SUBTYPES: dict[type, Callable[[Machine, Any, str], Any]] = {
 def store_own_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
     """Set a slot or an entry of the instance dict, in the pending writes of a known object."""
     objects = machine.objects
-    if objects.is_known(obj) or (
+    if isinstance(obj, types.ModuleType):
+        objects.write_global(_instance_dict(obj, "__dict__"), name, value)
+    elif objects.is_known(obj) or (
         type(obj) is types.FunctionType and id(obj) not in machine.functions.made
     ):
         if not objects.is_known(obj):
@@ -535,18 +575,7 @@ def update_tracked_dict(machine: Machine, obj: Any, name: str, value: Any) -> No
     if isinstance(lookup(machine, type(obj), name), types.MemberDescriptorType):
         return  # a slot
     own = getattr(obj, "__dict__", None)
-    _show(machine.objects.tracked_copy_of.get(id(own)), name, value)
-
-
-def _show(tracked: TrackedCopy | None, name: str, value: Any) -> None:
-    """Show a write (or DELETED) in a tracked copy, without counting it as a change."""
-    if tracked is None:
-        return
-    if value is DELETED:
-        tracked.copy.pop(name, None)
-        tracked.snapshot.pop(name, None)
-    else:
-        tracked.copy[name] = tracked.snapshot[name] = value
+    machine.objects.show(own, name, value)
 
 
 def _check_writable(obj: Any, name: str) -> None:
@@ -563,7 +592,7 @@ def show_pending_in_tables(machine: Machine, obj: Any) -> None:
     own = _instance_dict(obj, "__dict__")
     for name, value in (machine.objects.pending_writes_of(obj) or {}).items():
         table_name = table_for(machine, obj, name, value)
-        _show(machine.objects.tracked_copy_of.get(id(own.get(table_name))), name, value)
+        machine.objects.show(own.get(table_name), name, value)
 
 
 def table_for(machine: Machine, obj: Any, name: str, value: Any) -> str | None:

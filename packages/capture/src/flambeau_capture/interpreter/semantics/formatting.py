@@ -276,6 +276,21 @@ def _text_of_holder(machine: Machine, value: Any, conversion: Callable[[Any], st
         shown.pop()
 
 
+def text_of_contents(machine: Machine, value: Any, kind: Any) -> Any:
+    """`kind.__repr__(value)`, of a list, tuple or dict: past what a subclass makes of it."""
+    if type(value) is kind:
+        return to_text(machine, value, repr)
+    shown = machine.state_of(Texts).shown
+    if any(value is outer for outer in shown):
+        return _WITHIN_ITSELF[kind]
+    shown.append(value)
+    try:
+        items = dict.items(value) if kind is dict else kind.__iter__(value)
+        return to_text(machine, kind(items), repr)
+    finally:
+        shown.pop()
+
+
 def _holder_text(machine: Machine, value: Any) -> Any:
     kind = type(value)
     if isinstance(value, dict):

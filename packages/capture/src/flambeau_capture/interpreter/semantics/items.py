@@ -25,6 +25,7 @@ from flambeau_capture.interpreter.values.classes import (
     python_method,
 )
 from flambeau_capture.interpreter.values.keys import native_key
+from flambeau_capture.interpreter.values.objects import DELETED
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf, DictEntryOf, GlobalsDict
 
@@ -326,6 +327,9 @@ def lazy_dict_item(machine: Machine, mapping: dict[Any, Any], key: Any) -> Any:
         return load_global_value(machine, mapping, key)
     if not lazy_dict_has(machine, mapping, key):
         raise KeyError(key)
+    written = machine.objects.written_global(mapping, key)
+    if written is not MISSING:
+        return written
     return machine.objects.wrap(
         mapping[_real_key(machine, key)], machine.objects.entry_source(source, key)
     )
@@ -335,6 +339,9 @@ def lazy_dict_has(machine: Machine, mapping: dict[Any, Any], key: Any) -> bool:
     """Whether a big dict that existed before the call has a key."""
     source = machine.objects.source_of(mapping)
     assert source is not None
+    written = machine.objects.written_global(mapping, key)
+    if written is not MISSING:
+        return written is not DELETED
     found = _real_key(machine, key) in mapping
     entry = machine.objects.entry_source(source, key)
     if isinstance(entry, DictEntryOf):
@@ -370,7 +377,7 @@ def guard_native_read(machine: Machine, obj: Any) -> None:
     found = machine.objects.known.get(id(obj))
     if found is None or isinstance(obj, _READ_AT_ONCE):
         return
-    if isinstance(obj, dict):
+    if isinstance(obj, dict) and not machine.objects.has_written_globals(obj):
         machine.guard("LENGTH", found[1], len(obj))
         return
     raise GraphBreak(

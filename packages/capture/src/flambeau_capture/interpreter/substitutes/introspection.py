@@ -79,7 +79,7 @@ def _call_type(machine: Machine, args: Any, kwargs: Any) -> Any:
 @substitute_for(getattr, unpacked=True)
 def _getattr(machine: Machine, obj: Any, name: Any, *default: Any) -> Any:
     try:
-        return attributes.load_attr(machine, obj, name)
+        return attributes.load_value(machine, obj, name)
     except AttributeError:
         if not default:
             raise
@@ -94,6 +94,11 @@ def _object_getattribute(machine: Machine, obj: Any, name: Any) -> Any:
             f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj
         )
     return found
+
+
+@substitute_for(types.ModuleType.__getattribute__, unpacked=True)
+def _module_getattribute(machine: Machine, module: Any, name: Any) -> Any:
+    return attributes.load_module_attribute(machine, module, name)
 
 
 @substitute_for(torch.nn.Module.__getattr__, unpacked=True)

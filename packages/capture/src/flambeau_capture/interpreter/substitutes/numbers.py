@@ -13,6 +13,7 @@ operator.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 import os
@@ -23,7 +24,11 @@ import torch
 
 from flambeau_capture.interpreter.branches.speculation import check, is_in_data
 from flambeau_capture.interpreter.semantics import native_functions, operators
-from flambeau_capture.interpreter.semantics.formatting import format_value, to_text
+from flambeau_capture.interpreter.semantics.formatting import (
+    format_value,
+    text_of_contents,
+    to_text,
+)
 from flambeau_capture.interpreter.semantics.items import (
     delete_item,
     load_item,
@@ -224,6 +229,16 @@ def _str(machine: Machine, args: Any, kwargs: Any) -> str:
 
 substitute_for(repr)(lambda machine, args, kwargs: to_text(machine, args[0], repr))
 substitute_for(ascii)(lambda machine, args, kwargs: to_text(machine, args[0], ascii))
+
+
+def _contents_repr(kind: Any, machine: Machine, args: Any, kwargs: Any) -> str:
+    if len(args) != 1 or kwargs or not isinstance(args[0], kind):
+        return kind.__repr__(*args, **kwargs)  # type: ignore[no-any-return]  # raises
+    return text_of_contents(machine, args[0], kind)
+
+
+for _container in (list, tuple, dict):
+    substitute_for(_container.__repr__)(functools.partial(_contents_repr, _container))
 
 
 @substitute_for(format)

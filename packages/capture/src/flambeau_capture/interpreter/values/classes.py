@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.python_core import Compiled
-from flambeau_capture.sources import ABSENT, Constant, TypeAttribute
+from flambeau_capture.sources import ABSENT, HEAP_TYPE, Attribute, TypeAttribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
     from flambeau_capture.record import Recipe
+    from flambeau_capture.sources import Source
 
 
 Entry = TypeVar("Entry")
@@ -99,8 +99,37 @@ def lookup(machine: Recorder, cls: type, name: str) -> Any:
             owner.__module__ if found is not MISSING else cls.__module__
         )
         if own and owner not in machine.classes.made and _guardable(found):
-            machine.guard("IS", TypeAttribute(Constant(cls), name), found)
+            _guard_definition(machine, owner, class_attribute(machine, cls, name), found)
     return found
+
+
+def class_attribute(machine: Recorder, cls: type, name: str) -> Source:
+    """Where an attribute of a class is found: in a base, of a class that the frame has made."""
+    made = machine.classes.made
+    if cls in made:
+        bases = (base for base in _mro_of(cls) if base not in made and name in _dict_of(base))
+        cls = next(bases, cls)
+    return TypeAttribute.of(cls, name)
+
+
+_PARTS = {
+    property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
+}  # fmt: skip
+
+
+def _guard_definition(machine: Recorder, owner: Any, source: Source, found: Any) -> None:
+    """Require what a class defines to stay.
+
+    The program may drop a class that one of its functions makes. What allows no weak references is
+    guarded by its parts there: a guard that holds it would keep the class alive.
+    """
+    parts = _PARTS.get(type(found), ()) if "<locals>" in owner.__qualname__ else ()
+    if not parts:
+        machine.guard("IS", source, found)
+        return
+    machine.guard("TYPE", source, type(found))
+    for part in parts:
+        machine.guard("IS", Attribute(source, part), getattr(found, part))
 
 
 def is_written(machine: Recorder, cls: type, name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.values.lazy_values import LazyValue
 from flambeau_capture.interpreter.values.objects import is_of_argument
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf
@@ -77,23 +78,33 @@ def dereference(machine: Recorder, reference: Any) -> Any:
 
 
 def refuse_finalizing(frame: ActiveFrame, slot: int) -> None:
-    """GraphBreak if deleting a variable drops an object whose weak references have callbacks.
+    """GraphBreak if a variable that is bound or deleted drops an object whose weak references have callbacks.
 
-    The interpreter then deletes the variable, between the side effects before and after it.
+    The interpreter then does that, between the side effects before and after it.
     """
-    machine, value = frame.machine, frame.locals[slot]
-    if not _is_kept_alive(machine, value) or all(
-        reference.__callback__ is None for reference in weakref.getweakrefs(value)
-    ):
+    machine, held = frame.machine, frame.locals[slot]
+    given = type(held) is LazyValue  # an argument that nothing has read yet
+    value = held.value if given else held
+    if not weakref.getweakrefcount(value) or not may_be_watched(value):
+        return
+    if not any(map(_has_callback, weakref.getweakrefs(value))):
+        return
+    if not (given or _is_kept_alive(machine, value)):
         return
     frame.locals[slot] = None
     is_bound = _is_bound(machine, value)
-    frame.locals[slot] = value
+    frame.locals[slot] = held
     if not is_bound:
         raise GraphBreak(
             "side-effect",
             f"a {type(value).__name__} is dropped, whose weak references have callbacks",
         )
+
+
+def _has_callback(reference: Any) -> bool:
+    kind: Any = weakref.ReferenceType
+    # What is asked of a proxy is asked of its object.
+    return not issubclass(type(reference), kind) or kind.__callback__.__get__(reference) is not None
 
 
 def _referent(reference: Any) -> Any:
@@ -113,6 +124,8 @@ def _is_bound(machine: Recorder, value: Any) -> bool:
     frame = machine.frame
     while frame is not None:
         for item in (*frame.locals, *frame.stack):
+            if type(item) is LazyValue:
+                item = item.value
             if item is value or (type(item) is types.CellType and _holds(item, value)):
                 return True
         frame = frame.parent

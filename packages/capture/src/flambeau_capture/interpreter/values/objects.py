@@ -31,6 +31,7 @@ from flambeau_capture.interpreter.values.classes import (
     SCALARS,
     TORCH_CONSTANTS,
     has_slots,
+    lookup,
     slot_values,
 )
 from flambeau_capture.interpreter.values.deferred_strings import given_text
@@ -46,6 +47,7 @@ from flambeau_capture.interpreter.values.lazy_values import (
 from flambeau_capture.interpreter.values.program_functions import wrap_function
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import (
+    ABSENT,
     Argument,
     Attribute,
     CallOf,
@@ -71,6 +73,7 @@ VALUE_BASES: tuple[tuple[type, Any], ...] = (
 )
 """Immutable types; instances of their subclasses are guarded by type and plain value."""
 
+C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 LAZY_DICT_SIZE = 128
@@ -140,6 +143,8 @@ class Objects:
     def __init__(self, machine: Recorder) -> None:
         self.machine = machine
         self.known: dict[int, tuple[Any, Source]] = {}
+        self.pinned: dict[int, tuple[Any, Source]] = {}
+        """What is guarded by identity, and where it was read first."""
         self.tracked_copies: dict[int, TrackedCopy] = {}
         self.tracked_copy_of: dict[int, TrackedCopy] = {}
         self.pending_writes: dict[int, tuple[Any, dict[str, Any]]] = {}
@@ -193,6 +198,7 @@ class Objects:
             return self._wrap_bound_builtin(value, kind, source)
         if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType)):
             self.machine.guard("IS", source, value)
+            self.pinned.setdefault(id(value), (value, source))
             return value
         tracked = self.tracked_copy_of.get(id(value))
         if tracked is not None:
@@ -268,7 +274,12 @@ class Objects:
         self.machine.guard("TYPE", source, kind)
         self.machine.guard("EQUALS", Attribute(source, "__name__"), value.__name__)
         receiver = self.wrap(value.__self__, Attribute(source, "__self__"))
-        return value if receiver is value.__self__ else self.machine.load(receiver, value.__name__)
+        method = bound_method(value)
+        if lookup(self.machine, type(value.__self__), value.__name__) is not method:
+            self.machine.guard("IS", CallOf(bound_method, (source,)), method)  # of a base
+        if isinstance(receiver, torch.Tensor):
+            return self.machine.load(receiver, value.__name__)
+        return value if receiver is value.__self__ else method.__get__(receiver)
 
     def _wrap_object(self, value: Any, kind: type, source: Source) -> Any:
         library = self.machine.foreign.owner(kind)
@@ -367,6 +378,29 @@ class Objects:
         key = (id(module_globals), name)
         self.globals_written[key] = (module_globals, value)
         self.global_cache.pop(key, None)
+        self.show(module_globals, name, value)
+
+    def written_global(self, module_globals: dict[str, Any], name: Any) -> Any:
+        """What the frame has set a global to, DELETED, or ABSENT."""
+        found = self.globals_written.get((id(module_globals), name))
+        return ABSENT if found is None else found[1]
+
+    def has_written_globals(self, mapping: dict[Any, Any]) -> bool:
+        """Whether a dict is that of a module whose globals the frame has written."""
+        return any(of == id(mapping) for of, _ in self.globals_written)
+
+    def show(self, real: Any, name: str, value: Any) -> None:
+        """Make what was set (or, with DELETED, deleted) visible in a tracked copy of a dict,
+        without its counting as the tracked copy's own change.
+        """
+        tracked = self.tracked_copy_of.get(id(real))
+        if tracked is None:
+            return
+        if value is DELETED:
+            tracked.copy.pop(name, None)
+            tracked.snapshot.pop(name, None)
+        else:
+            tracked.copy[name] = tracked.snapshot[name] = value
 
     def note_attribute_write(self, obj: Any, name: str, *, raw: bool) -> None:
         """Remember that an attribute of a known object is to be written at exit."""
@@ -466,6 +500,9 @@ class Objects:
             copy.default_factory = value.default_factory
         tracked.snapshot = dict(dict_items(copy))
         self._track_state(tracked)
+        for (of, name), (_, written) in self.globals_written.items():
+            if of == id(value):
+                self.show(value, name, written)
         return copy
 
     def _fill_keyed_by_objects(
@@ -659,14 +696,19 @@ def is_method(builtin: Any) -> bool:
     Functions of modules and classes are not; nor are those of extensions, which keep data of their
     own there (pybind11's a record).
     """
+    return bound_method(builtin) is not None
+
+
+def bound_method(builtin: Any) -> Any:
+    """The method of a C type that a builtin binds; None where it is no method of its object."""
     receiver = builtin.__self__
     if isinstance(receiver, (types.NoneType, types.ModuleType, type)):
-        return False
+        return None
     for base in type(receiver).__mro__:
-        found = base.__dict__.get(builtin.__name__)
-        if found is not None:
-            return hasattr(found, "__get__") and found.__get__(receiver, type(receiver)) == builtin
-    return False
+        found: Any = base.__dict__.get(builtin.__name__)
+        if type(found) in C_METHODS and found.__get__(receiver) == builtin:
+            return found
+    return None
 
 
 def _hashed_natively(key: Any) -> bool:
