@@ -78,9 +78,9 @@ def dereference(machine: Recorder, reference: Any) -> Any:
 
 
 def refuse_finalizing(frame: ActiveFrame, slot: int) -> None:
-    """GraphBreak if a variable that is bound or deleted drops an object whose weak references have callbacks.
+    """GraphBreak if binding or deleting a variable drops an object with weak callbacks.
 
-    The interpreter then does that, between the side effects before and after it.
+    The interpreter then does it, between the side effects before and after it.
     """
     machine, held = frame.machine, frame.locals[slot]
     given = type(held) is LazyValue  # an argument that nothing has read yet
