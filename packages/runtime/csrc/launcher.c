@@ -12,6 +12,7 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *executor, *policy, *weakrefs;
+    PyObject *settings; /* functions without arguments: what they answer, library calls depend on */
     Recording *recordings[MAX_RECORDINGS]; /* the one that served last comes first */
     Py_ssize_t n_recordings;
     int32_t device;
@@ -21,6 +22,19 @@ typedef struct {
 static PyObject *plain(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     return executor_vectorcall(((Launcher *)self)->executor, args, nargsf, kwnames);
+}
+
+/* What the settings are now, as a tuple; NULL with an exception set. */
+static PyObject *read_settings(const Launcher *self)
+{
+    const Py_ssize_t n = PyTuple_GET_SIZE(self->settings);
+    PyObject *made = PyTuple_New(n);
+    for (Py_ssize_t i = 0; made != NULL && i < n; i++) {
+        PyObject *answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(self->settings, i));
+        if (answer == NULL) Py_CLEAR(made);
+        else PyTuple_SET_ITEM(made, i, answer);
+    }
+    return made;
 }
 
 /* The recording that serves the call, at the front of the list from now on; NULL if none does. */
@@ -35,16 +49,23 @@ static Recording *find(Launcher *self, PyObject *const *args)
         PyErr_Clear(); /* the plain call reports it */
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < self->n_recordings; i++) {
+    PyObject *settings = read_settings(self);
+    if (settings == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    Recording *found = NULL;
+    for (Py_ssize_t i = 0; found == NULL && i < self->n_recordings; i++) {
         Recording *recording = self->recordings[i];
-        const int match = recording_match(recording, args, stream, symbols);
+        const int match = recording_match(recording, args, stream, symbols, settings);
         if (match == MATCH) {
             memmove(&self->recordings[1], &self->recordings[0], i * sizeof recording);
-            return self->recordings[0] = recording;
+            found = self->recordings[0] = recording;
         }
         if (match > self->last_match) self->last_match = match;
     }
-    return NULL;
+    Py_DECREF(settings);
+    return found;
 }
 
 static PyObject *launcher_vectorcall(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -110,10 +131,11 @@ static PyObject *launcher_recordings(PyObject *object, void *closure)
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"executor", "device", "policy", NULL};
-    PyObject *executor, *policy;
+    static char *names[] = {"executor", "device", "policy", "settings", NULL};
+    PyObject *executor, *policy, *settings;
     int device;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!iO", names, &ExecutorType, &executor, &device, &policy)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!iOO!", names, &ExecutorType, &executor, &device, &policy, &PyTuple_Type,
+                                     &settings)) return NULL;
     if (((Executor *)executor)->n_symbols / 3 > MAX_SYMBOLS) {
         PyErr_SetString(PyExc_ValueError, "a program with too many symbolic sizes");
         return NULL;
@@ -123,6 +145,7 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->vectorcall = launcher_vectorcall;
     self->executor = Py_NewRef(executor);
     self->policy = Py_NewRef(policy);
+    self->settings = Py_NewRef(settings);
     self->device = device;
     return (PyObject *)self;
 }
@@ -147,6 +170,7 @@ static void launcher_dealloc(PyObject *object)
     if (self->weakrefs != NULL) PyObject_ClearWeakRefs(object);
     while (self->n_recordings > 0) Py_DECREF(self->recordings[--self->n_recordings]);
     Py_XDECREF(self->policy);
+    Py_XDECREF(self->settings);
     Py_XDECREF(self->executor);
     Py_TYPE(object)->tp_free(object);
 }
@@ -175,7 +199,7 @@ static PyMethodDef launcher_methods[] = {
 
 PyTypeObject LauncherType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flambeau_runtime._core.Launcher",
-    .tp_doc = "Launcher(executor, device, policy): a Program on a GPU, replayed from recordings where one serves the call.",
+    .tp_doc = "Launcher(executor, device, policy, settings): a Program on a GPU, replayed from recordings where one serves the call.",
     .tp_basicsize = sizeof(Launcher),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
     .tp_vectorcall_offset = offsetof(Launcher, vectorcall),

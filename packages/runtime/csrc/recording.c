@@ -69,6 +69,7 @@ struct Recording {
     PyObject_HEAD
     Executor *executor;
     PyObject *keep;   /* the graph, the kernels and the pinned tensors */
+    PyObject *settings; /* of libraries, as they were: a tuple */
     PyObject *replay; /* launches the graph where random numbers have to be drawn; else NULL */
     void *exec, *stream, *context;
     int32_t device;
@@ -87,9 +88,13 @@ struct Recording {
 
 /* 1. Whether it serves a call */
 
-enum Match recording_match(const Recording *r, PyObject *const *args, const void *stream, const int64_t *symbols)
+enum Match recording_match(const Recording *r, PyObject *const *args, const void *stream, const int64_t *symbols,
+                           PyObject *settings)
 {
     if (stream != r->stream || memcmp(symbols, r->symbols, r->n_symbols * sizeof *symbols) != 0) return MATCH_OTHER;
+    const int same = PyObject_RichCompareBool(settings, r->settings, Py_EQ);
+    if (same < 0) PyErr_Clear();
+    if (same <= 0) return MATCH_OTHER;
     for (Py_ssize_t i = 0; i < r->n_inputs; i++) {
         void *address;
         if (r->memories[i].kind == INPUT_UNUSED) continue;
@@ -446,20 +451,21 @@ static int set_outputs(Recording *self, PyObject *outputs, Py_ssize_t n_outputs)
 
 static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"executor", "keep", "replay", "exec", "device", "stream", "symbols", "inputs", "n_fresh", "fresh",
+    static char *names[] = {"executor", "keep", "replay", "exec", "device", "stream", "symbols", "settings", "inputs", "n_fresh", "fresh",
                             "launches", "uses", "copies", "pinned", "n_outputs", "outputs", NULL};
-    PyObject *executor, *keep, *replay, *symbols, *inputs, *fresh, *launches, *uses, *copies, *pinned, *outputs;
+    PyObject *executor, *keep, *replay, *symbols, *settings, *inputs, *fresh, *launches, *uses, *copies, *pinned, *outputs;
     unsigned long long exec, stream;
     int device, handle = 0;
     Py_ssize_t n_fresh, n_outputs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOKiKSSnSO!SSO!nS", names, &ExecutorType, &executor, &keep, &replay, &exec, &device,
-                                     &stream, &symbols, &inputs, &n_fresh, &fresh, &PyTuple_Type, &launches, &uses, &copies,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOKiKSO!SnSO!SSO!nS", names, &ExecutorType, &executor, &keep, &replay, &exec, &device,
+                                     &stream, &symbols, &PyTuple_Type, &settings, &inputs, &n_fresh, &fresh, &PyTuple_Type, &launches, &uses, &copies,
                                      &PyTuple_Type, &pinned, &n_outputs, &outputs))
         return NULL;
     Recording *self = (Recording *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->executor = (Executor *)Py_NewRef(executor);
     self->keep = PyTuple_Pack(3, keep, launches, pinned);
+    self->settings = Py_NewRef(settings);
     self->replay = replay == Py_None ? NULL : Py_NewRef(replay);
     self->exec = (void *)(uintptr_t)exec;
     self->stream = (void *)(uintptr_t)stream;
@@ -486,6 +492,7 @@ static void recording_dealloc(PyObject *object)
                      self->copies, self->pinned, self->outputs};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) PyMem_Free(owned[i]);
     Py_XDECREF(self->replay);
+    Py_XDECREF(self->settings);
     Py_XDECREF(self->keep);
     Py_XDECREF(self->executor);
     Py_TYPE(object)->tp_free(object);

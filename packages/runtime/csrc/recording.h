@@ -15,12 +15,13 @@ PyObject *end_capture(PyObject *module, PyObject *stream);
 /* Whether a recording serves a call, or why not. */
 enum Match {
     MATCH,
-    MATCH_OTHER, /* another stream or other sizes */
+    MATCH_OTHER, /* another stream, other sizes or other settings of libraries */
     MATCH_MOVED, /* an input that stands in library calls has another address */
     MATCH_HELD,  /* the caller still holds what the last replay returned in place, or is in the middle of one */
 };
 
-enum Match recording_match(const Recording *recording, PyObject *const *args, const void *stream, const int64_t *symbols);
+enum Match recording_match(const Recording *recording, PyObject *const *args, const void *stream, const int64_t *symbols,
+                           PyObject *settings);
 
 /* Launch the graph for these arguments, which it must match; the outputs as a tuple, or NULL with an exception set. */
 PyObject *recording_replay(Recording *recording, PyObject *const *args);

@@ -50,6 +50,10 @@ class FakeGpu:
     host: float = SECOND
     device: float | None = 0.0
     timed_calls: int = 0
+    settings: tuple[Any, ...] = ()
+
+    def read_settings(self) -> tuple[Any, ...]:
+        return self.settings
 
     def current_stream(self) -> int:
         return self.stream
@@ -68,6 +72,7 @@ class FakeRecording:
     recorder: FakeRecorder
     stream: int
     sizes: bytes
+    settings: tuple[Any, ...]
     addresses: dict[int, int]
     hits: int = 0
 
@@ -93,7 +98,12 @@ class FakeRecorder:
     during_replay: Callable[[], None] | None = None
 
     def record(
-        self, args: Any, stream: int, staged: frozenset[int], in_place: frozenset[int]
+        self,
+        args: Any,
+        stream: int,
+        settings: tuple[Any, ...],
+        staged: frozenset[int],
+        in_place: frozenset[int],
     ) -> Recorded | None:
         self.asked.append((staged, in_place))
         if self.error is not None:
@@ -105,7 +115,7 @@ class FakeRecorder:
             for position in self.library_inputs
             if position not in staged
         }
-        recording = FakeRecording(self, stream, sizes_of(None, *args), fixed)
+        recording = FakeRecording(self, stream, sizes_of(None, *args), settings, fixed)
         return Recorded(recording, self.pinned, in_place, 8 * len(staged))
 
 
@@ -138,7 +148,8 @@ class FakeLauncher:
             return rig.executor(*args)[0]
         self.last_match = 1
         for recording in () if rig.gpu.capturing else self.recordings:
-            if (recording.stream, recording.sizes) != (rig.gpu.stream, sizes_of(None, *args)):
+            situation = (rig.gpu.stream, sizes_of(None, *args), rig.gpu.settings)
+            if (recording.stream, recording.sizes, recording.settings) != situation:
                 continue
             if any(args[at].data_ptr() != address for at, address in recording.addresses.items()):
                 self.last_match = max(self.last_match, MOVED)
@@ -236,6 +247,15 @@ def test_the_time_is_waited_for() -> None:
     assert rig(X) == REPLAYED
 
 
+def test_other_settings_of_libraries_are_another_situation() -> None:
+    rig = Rig()
+    rig.calls(TIMED_CALL, X)
+    assert rig(X) == REPLAYED
+    rig.gpu.settings = ("high",)
+    assert set(rig.calls(TIMED_CALL, X)) == {PLAIN}
+    assert (rig(X), len(rig.recorder.asked)) == (REPLAYED, 2)
+
+
 def test_sizes_that_come_once_are_never_recorded() -> None:
     rig = Rig(symbols=1)
     assert {rig(torch.zeros(n)) for n in range(1, 4 * KEPT_SITUATIONS)} == {PLAIN}
@@ -256,7 +276,7 @@ def test_the_sizes_used_longest_ago_are_forgotten() -> None:
     rig.calls(TIMED_CALL + 1, torch.zeros(1))
     for n in range(2, KEPT_SITUATIONS + 2):
         rig(torch.zeros(n))
-    kept = {int.from_bytes(sizes, "little") for _, sizes in rig.policy.situations}
+    kept = {int.from_bytes(sizes, "little") for _, sizes, _ in rig.policy.situations}
     assert kept == {1, *range(3, KEPT_SITUATIONS + 2)}, "what has no recording goes first"
     assert rig(torch.zeros(1)) == REPLAYED
 

@@ -42,8 +42,9 @@ def launcher_of(program: Program, executor: Any, core: ModuleType, options: Runt
     core.open_cuda(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
     always = options.cuda_graphs == "always"
     recorder = Recorder(program, executor, core, index)
-    policy = LaunchPolicy(program, executor, core, Gpu(core, index), recorder, always=always)
-    launcher = core.Launcher(executor, index, policy)
+    gpu = Gpu(core, index, calls_libraries=recorder.calls_libraries)
+    policy = LaunchPolicy(program, executor, core, gpu, recorder, always=always)
+    launcher = core.Launcher(executor, index, policy, gpu.settings)
     policy.attach(launcher)
     return launcher
 

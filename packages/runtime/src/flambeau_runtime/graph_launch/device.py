@@ -13,6 +13,24 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+_SETTINGS = (
+    "_get_float32_matmul_precision",
+    "_get_cublas_allow_tf32",
+    "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_bf16_reduced_precision_reduction",
+    "_get_cudnn_allow_tf32",
+    "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
+    "_get_cudnn_enabled",
+    "_get_deterministic_algorithms",
+)
+
+LIBRARY_SETTINGS: tuple[Callable[[], Any], ...] = tuple(
+    getattr(torch._C, name) for name in _SETTINGS if hasattr(torch._C, name)
+)
+"""What libraries choose kernels by: a recording serves the calls under equal settings."""
+
+
 @dataclass
 class Timing:
     """The time of one plain call: of the host, and of the device once it is known."""
@@ -29,9 +47,14 @@ class Timing:
 class Gpu:
     """One GPU, as the calling thread sees it."""
 
-    def __init__(self, core: ModuleType, index: int) -> None:
+    def __init__(self, core: ModuleType, index: int, *, calls_libraries: bool = True) -> None:
         self.core = core
         self.index = index
+        self.settings = LIBRARY_SETTINGS if calls_libraries else ()
+
+    def read_settings(self) -> tuple[Any, ...]:
+        """What libraries' kernels depend on now."""
+        return tuple(read() for read in self.settings)
 
     def current_stream(self) -> int:
         """The handle of the stream that a call is launched on."""

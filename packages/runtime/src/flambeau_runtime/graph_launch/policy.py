@@ -6,10 +6,10 @@ the device did not need much longer than the host took to launch, the next call 
 Program that is limited by the device stays as it is, since a recording would only hold memory. With
 "always" the second call is recorded, without timing.
 
-A recording serves the calls on its stream whose sizes are equal, whose library inputs have not
-moved, and whose earlier outputs in place were dropped. When calls miss again and again, another
-recording is made, with what moves copied and what is held in fresh memory; their number is bounded
-by how often recordings are used.
+A recording serves the calls on its stream whose sizes and settings of libraries are equal, whose
+library inputs have not moved, and whose earlier outputs in place were dropped. When calls miss
+again and again, another recording is made, with what moves copied and what is held in fresh memory;
+their number is bounded by how often recordings are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -67,8 +67,11 @@ HITS_PER_RECORDING = 20
 """Recordings that are made at once, and the replays that pay for each further one."""
 
 KEPT_SITUATIONS = 64
-"""Streams and sizes that are remembered, and MAX_RECORDINGS that serve at the same time."""
+"""Situations that are remembered, and MAX_RECORDINGS that serve at the same time."""
 MAX_RECORDINGS = 8
+
+Key: TypeAlias = tuple[int, bytes, tuple[Any, ...]]
+"""A stream, symbolic sizes, and the settings of libraries."""
 
 OTHER, MOVED, HELD = 1, 2, 3
 """`Launcher.last_match`."""
@@ -76,7 +79,7 @@ OTHER, MOVED, HELD = 1, 2, 3
 
 @dataclass
 class Situation:
-    """The calls on one stream with the same symbolic sizes."""
+    """The calls on one stream with equal symbolic sizes, under equal settings of libraries."""
 
     calls: int = 0
     timing: Timing | None = None
@@ -117,7 +120,7 @@ class LaunchPolicy:
         self.gpu = gpu
         self.always = always
         self.recorder = recorder
-        self.situations: OrderedDict[tuple[int, bytes], Situation] = OrderedDict()
+        self.situations: OrderedDict[Key, Situation] = OrderedDict()
         self.made = 0
         self.launcher: Any = None
         self.refusal: str | None = None
@@ -140,7 +143,9 @@ class LaunchPolicy:
             self._busy.release()
 
     def _call(self, stream: int, args: Sequence[Any]) -> tuple[Any, ...]:
-        situation = self._situation((stream, self.core.read_symbols(self.executor, *args)))
+        symbols = self.core.read_symbols(self.executor, *args)
+        settings = self.gpu.read_settings()
+        situation = self._situation((stream, symbols, settings))
         situation.calls += 1
         if situation.verdict is not None:
             return self.executor(*args)
@@ -151,7 +156,7 @@ class LaunchPolicy:
             return self._timed(situation, args)
         if not self._wanted(situation) or self._others_may_draw():
             return self.executor(*args)
-        return self._record(situation, stream, args)
+        return self._record(situation, stream, settings, args)
 
     def describe(self) -> str:
         """How the Program is launched, in a line for `explain`."""
@@ -167,7 +172,7 @@ class LaunchPolicy:
 
     # What is known of the calls
 
-    def _situation(self, key: tuple[int, bytes]) -> Situation:
+    def _situation(self, key: Key) -> Situation:
         found = self.situations.get(key)
         if found is None:
             found = self.situations[key] = Situation()
@@ -177,7 +182,7 @@ class LaunchPolicy:
             self.situations.move_to_end(key)
         return found
 
-    def _forget_one(self, but: tuple[int, bytes]) -> None:
+    def _forget_one(self, but: Key) -> None:
         """Forget the situation that was asked about longest ago, one without recordings first."""
         keys = [key for key in self.situations if key != but]
         oldest = next((key for key in keys if not self.situations[key].records), keys[0])
@@ -248,7 +253,9 @@ class LaunchPolicy:
 
     # What is done
 
-    def _record(self, situation: Situation, stream: int, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _record(
+        self, situation: Situation, stream: int, settings: tuple[Any, ...], args: Sequence[Any]
+    ) -> tuple[Any, ...]:
         """Record this call and replay it; launch it plainly where that cannot be."""
         paid = sum(each.hits for each in self.launcher.recordings) // HITS_PER_RECORDING
         if self.made >= FREE_RECORDINGS + paid:
@@ -259,7 +266,7 @@ class LaunchPolicy:
                 return self.executor(*args)
             self._make_room(situation)
             in_place = frozenset(situation.in_place)
-            recorded = self.recorder.record(args, stream, staged, in_place)
+            recorded = self.recorder.record(args, stream, settings, staged, in_place)
         except CannotRecord as reason:
             self._give_up(str(reason))
             return self.executor(*args)

@@ -127,6 +127,7 @@ class Recorder:
         self.device = device
         self.memory = memory_of_tensors(program)
         self.random = draws_random_numbers(program)
+        self.calls_libraries = any(memory.in_library for memory in self.memory.values())
         self.public = len(program.outputs) - program.private_outputs
         self.library_inputs = [
             memory.input
@@ -139,10 +140,15 @@ class Recorder:
         )
 
     def record(
-        self, args: Sequence[Any], stream: int, staged: frozenset[int], in_place: frozenset[int]
+        self,
+        args: Sequence[Any],
+        stream: int,
+        settings: tuple[Any, ...],
+        staged: frozenset[int],
+        in_place: frozenset[int],
     ) -> Recorded | None:
-        """Record the call with these arguments, for replays on `stream`; None if another thread is
-        recording for the same stream.
+        """Record the call with these arguments, for replays on `stream` under these settings of
+        libraries; None if another thread is recording for the same stream.
 
         Inputs in `staged` (positions) are copied into the graph's memory on each replay; of the
         outputs that the caller sees only those in `in_place` (numbers) may stay in place. Raises
@@ -155,7 +161,7 @@ class Recorder:
             try:
                 if self.program.private_outputs or in_place:
                     arena.pool = torch.cuda.MemPool()
-                return self._capture(arena, args, stream, staged, in_place)
+                return self._capture(arena, args, stream, settings, staged, in_place)
             finally:
                 arena.busy.release()
 
@@ -164,6 +170,7 @@ class Recorder:
         arena: Arena,
         args: Sequence[Any],
         stream: int,
+        settings: tuple[Any, ...],
         staged: frozenset[int],
         in_place: frozenset[int],
     ) -> Recorded:
@@ -175,7 +182,7 @@ class Recorder:
                     raise CannotRecord("the caller allocates from a memory pool of their own")
                 with capturing(self.core, arena) as graph:
                     capture = _Capture(self, args, arena.side.cuda_stream, staged, in_place)
-                return capture.finish(graph, stream, arena)
+                return capture.finish(graph, stream, settings, arena)
         except RuntimeError as error:
             first_line, _, _ = str(error).partition("\n")
             raise CannotRecord(f"recording failed: {first_line}") from error
@@ -420,7 +427,9 @@ class _Capture:
 
     # The whole
 
-    def finish(self, graph: _Graph, stream: int, arena: Arena) -> Recorded:
+    def finish(
+        self, graph: _Graph, stream: int, settings: tuple[Any, ...], arena: Arena
+    ) -> Recorded:
         """The recording of the graph that was captured."""
         recorder, tables = self.recorder, self.tables
         chosen = sorted({launch for _, launch, _, _ in tables.uses})
@@ -442,6 +451,7 @@ class _Capture:
             device=recorder.device,
             stream=stream,
             symbols=recorder.core.read_symbols(recorder.executor, *self.args),
+            settings=settings,
             inputs=_pack(tables.inputs),
             n_fresh=tables.n_fresh,
             fresh=_pack(tables.fresh),
