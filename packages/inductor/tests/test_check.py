@@ -8,7 +8,7 @@ import torch
 from flambeau_inductor import BorderError, InductorOptions, compile_graph
 from flambeau_inductor.check import check_body, check_graph, check_kernel, check_schedule
 from flambeau_inductor.indexing.expressions import symbol
-from flambeau_inductor.ir import Axis, Compute, Kernel, Load, Param, Reduce, Store
+from flambeau_inductor.ir import Axis, Compute, Load, LoopKernel, Param, Reduce, Store
 from flambeau_inductor.pipeline import schedule_graph
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.spec import Spec
@@ -48,7 +48,7 @@ def test_bodies(statements, message):
 
 def test_kernel_declares_its_buffers():
     body = (LOAD, Store("b1", symbol("i0"), "v0"))
-    kernel = Kernel("cpu", (Param("b0", F32, "read"),), (), (I0,), (), body)
+    kernel = LoopKernel("cpu", (Param("b0", F32, "read"),), (), (I0,), (), body)
     with pytest.raises(BorderError, match="the body uses"):
         check_kernel(kernel)
 

@@ -10,7 +10,7 @@ from flambeau_inductor.codegen.base import BACKENDS, backend_for
 from flambeau_inductor.evaluate import Evaluator
 from flambeau_inductor.ir import REDUCE_KINDS
 from flambeau_inductor.lowering.reduction import REDUCTIONS
-from flambeau_inductor.scalar_ops import SCALAR_OPS, ScalarOps
+from flambeau_inductor.scalar_ops import SCALAR_OPS, ScalarOps, install
 from flambeau_prims.primitives import PRIMS, Kind
 from flambeau_prims.unsupported import NoCodeGenerator
 
@@ -28,13 +28,19 @@ def test_the_table_is_the_pointwise_primitives():
         )
 
 
-def test_the_protocol_has_every_operator():
+def test_the_protocol_has_the_operators_of_their_own_form():
+    """The others take their operands and the dtype."""
     methods = {
         name
         for name, member in vars(ScalarOps).items()
         if inspect.isfunction(member) and not name.startswith("_")
     }
-    assert methods == set(SCALAR_OPS) | OTHERS
+    assert methods == {"where", "cast", "float_of_bits"} | OTHERS
+
+
+def test_only_operators_are_installed():
+    with pytest.raises(ValueError, match="add2 is no scalar operator"):
+        install(type("Implementer", (), {}), {"add2": lambda a, b, dtype: a})
 
 
 def test_the_evaluator_has_every_operator():

@@ -27,9 +27,7 @@ aten = torch.ops.aten
 
 
 class Alias:
-    """A traced tensor: a root, which owns its memory, or output `index` of the view call `step` on
-    `parent`.
-    """
+    """A traced tensor: a root that owns memory, or output `index` of view `step` of `parent`."""
 
     __slots__ = ("index", "parent", "root", "spec", "step", "value")
 
@@ -90,25 +88,25 @@ class AliasMap:
 
     def _add(self, node: Node) -> None:
         facts = aliasing(node.op)
-        found = self._found
+        result = self._found
         if not facts.view and not facts.mutated:
             for out in node.outputs:
                 if out is not None:
-                    found[out] = Alias(out)
+                    result[out] = Alias(out)
             return
         for position, out in enumerate(node.outputs):
-            if out is None or out in found:
+            if out is None or out in result:
                 continue
             source = self._source(node, position)
             if source is None:
-                found[out] = Alias(out)
+                result[out] = Alias(out)
             elif not facts.view:
-                found[out] = source
+                result[out] = source
             elif node.op is aten.as_strided.default:
                 # as_strided sees the storage, not the view it is called on.
-                found[out] = Alias(out, source.root, _absolute(node, source), position)
+                result[out] = Alias(out, source.root, _absolute(node, source), position)
             else:
-                found[out] = Alias(out, source, node, position)
+                result[out] = Alias(out, source, node, position)
 
     def _source(self, node: Node, position: int) -> Alias | None:
         """What result `position` of a view or mutating call is (a view of)."""
@@ -146,5 +144,5 @@ def argument_named(node: Node, name: str) -> Any:
 def _absolute(node: Node, source: Alias) -> Node:
     """An as_strided call with its offset spelled out."""
     _, size, stride, *offset = (*node.args, *node.kwargs.values())
-    at = offset[0] if offset and offset[0] is not None else source.spec.offset
-    return type(node)(node.op, (node.args[0], size, stride, at), {}, node.outputs, node.where)
+    start = offset[0] if offset and offset[0] is not None else source.spec.offset
+    return type(node)(node.op, (node.args[0], size, stride, start), {}, node.outputs, node.where)

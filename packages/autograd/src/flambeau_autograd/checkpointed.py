@@ -26,9 +26,7 @@ def inside_regions(
     after_tangents: set[Value],
     results: Iterable[object],
 ) -> set[Value]:
-    """The Values free of tangents that only their own region's forward reads, and what only the
-    backward computes from them.
-    """
+    """The Values free of tangents that only their region or only the backward reads."""
     if not any(node.region for node in graph.nodes):
         return set()
     forward = set(forward_nodes)

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dependence:
-    """`gradients` (positions) are computed from `inputs` (positions among the differentiable ones)
-    and `tangents` (numbers).
-    """
+    """`gradients` are computed from `inputs` (of the differentiable ones) and `tangents`."""
 
     gradients: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -37,19 +35,17 @@ class Dependence:
 def dependences(
     joint: Graph, differentiable: Sequence[Value], tangents: Sequence[Any], results: int
 ) -> list[Dependence]:
-    """What each gradient of a joint graph (of `results` forward outputs) depends on; gradients that
-    depend on alike are together.
-    """
+    """The dependencies of each gradient of a joint graph; equal ones are grouped."""
     sources = [*differentiable, *tangents]
     bits: dict[Value, int] = {}
     for number, value in enumerate(sources):
         bits[value] = bits.get(value, 0) | 1 << number
     for node in joint.nodes:
-        found = 0
+        result = 0
         for value in node.operands():
-            found |= bits.get(value, 0)
-        if found:
-            bits.update((out, found) for out in node.outputs if out is not None)
+            result |= bits.get(value, 0)
+        if result:
+            bits.update((out, result) for out in node.outputs if out is not None)
     groups: dict[int, list[int]] = {}
     for number, out in enumerate(joint.outputs[results:]):
         if isinstance(out, Value) and bits.get(out, 0):
@@ -58,17 +54,15 @@ def dependences(
     return [
         Dependence(
             tuple(gradients),
-            tuple(at for at in range(count) if found >> at & 1),
-            tuple(at for at in range(len(tangents)) if found >> (count + at) & 1),
+            tuple(index for index in range(count) if result >> index & 1),
+            tuple(index for index in range(len(tangents)) if result >> (count + index) & 1),
         )
-        for found, gradients in groups.items()
+        for result, gradients in groups.items()
     ]
 
 
 def message(name: str, where: str) -> str:
-    """The error of a second derivative through a graph of the function `name`; its first call
-    stands at `where` ("file.py:12", or "").
-    """
+    """The error of a second derivative through the graph of `name`, first called at `where`."""
     place = f" (in the graph that begins at {where})" if where else ""
     return (
         f"{f'the compiled function {name!r}' if name else 'a compiled function'}{place} was "
@@ -94,19 +88,19 @@ def raising_twice(
     """
     guarded = list(grads)
     for each in found:
-        operands = [_input(edges[at][0], handles.get(at), text) for at in each.inputs]
+        operands = [_input(edges[index][0], handles.get(index), text) for index in each.inputs]
         operands += [
             tangent
-            for at in each.tangents
-            if (tangent := tangents[at]) is not None and tangent.requires_grad
+            for index in each.tangents
+            if (tangent := tangents[index]) is not None and tangent.requires_grad
         ]
         if not operands:
             continue
-        own = [at for at in each.gradients if isinstance(grads[at], torch.Tensor)]
-        given = [grads[at] for at in own] + operands
-        made = torch._C._functions.DelayedError(text, len(given))(*given)
-        for at, grad in zip(own, made, strict=False):
-            guarded[at] = grad
+        own = [index for index in each.gradients if isinstance(grads[index], torch.Tensor)]
+        given = [grads[index] for index in own] + operands
+        result = torch._C._functions.DelayedError(text, len(given))(*given)
+        for index, grad in zip(own, result, strict=False):
+            guarded[index] = grad
     return guarded
 
 

@@ -84,9 +84,7 @@ _MOVES_ELEMENTS = {
     aten.permute.default, aten.t.default, aten.transpose.int, aten.as_strided.default,
     aten.view.dtype, aten._conj.default, aten._neg_view.default, prims.permute, prims.as_strided,
 }  # fmt: skip
-"""Views whose Spec may equal the operand's though elements stand elsewhere (a transposed 1 x 1, a
-conjugate).
-"""
+"""Views that move elements though their Spec may equal the operand's (1 x 1, a conjugate)."""
 
 
 def _keeps_order(node: Node) -> bool:

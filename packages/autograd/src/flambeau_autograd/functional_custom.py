@@ -32,9 +32,7 @@ _BUILTIN = frozenset({"aten", "prim", "prims", "quantized"})
 
 
 def functional_custom(op: OpOverload) -> OpOverload | None:
-    """The operator that computes what `op` returns and what it writes; None if `op` is torch's own,
-    or writes to what is no tensor.
-    """
+    """The operator for what `op` returns and writes; None for torch's own or non-tensors."""
     with _LOCK:
         return _made(op)
 
@@ -56,7 +54,7 @@ def _made(op: OpOverload) -> OpOverload | None:
     name = f"{op._schema.name}_{op._overloadname}".replace("::", "_").removesuffix("_default")
     schema = f"{name}({parts['parameters']}) -> ({results})"
     _LIBRARY.define(schema)  # type: ignore[no-untyped-call]
-    positions = {argument.name: at for at, argument in enumerate(op._schema.arguments)}
+    positions = {argument.name: index for index, argument in enumerate(op._schema.arguments)}
     names = [argument.name for argument in written]
     run = _copying(op, [positions[n] for n in names])
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -69,11 +67,11 @@ def _copying(op: OpOverload, written: list[int]) -> Callable[..., Any]:
     """`op` on copies of the arguments that it writes to, with these as further results."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = [arg.clone() if at in written else arg for at, arg in enumerate(args)]
+        given = [arg.clone() if index in written else arg for index, arg in enumerate(args)]
         returned = op(*given, **kwargs)
         results = () if returned is None else returned
         results = results if isinstance(results, (tuple, list)) else (results,)
-        every = (*results, *(given[at] for at in written))
+        every = (*results, *(given[index] for index in written))
         return every[0] if len(every) == 1 else every
 
     return run
@@ -86,6 +84,6 @@ def _rule(op: OpOverload, written: list[int]) -> Callable[..., Any]:
         returned = infer(op, args, kwargs)
         results = () if returned is None else returned
         results = results if isinstance(results, (tuple, list)) else (results,)
-        return *results, *(infer(torch.ops.aten.clone.default, (args[at],)) for at in written)
+        return *results, *(infer(torch.ops.aten.clone.default, (args[index],)) for index in written)
 
     return specs

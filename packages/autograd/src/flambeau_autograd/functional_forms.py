@@ -39,9 +39,7 @@ class FunctionalForm:
     dropped: tuple[str, ...] = ()
 
     def with_defaults(self, node: Node) -> tuple[Any, ...]:
-        """The call's positional arguments, with the mutating operator's defaults where the
-        functional one has none.
-        """
+        """The positional arguments, with the mutating operator's defaults filled in."""
         args = list(node.args)
         for parameter in node.op._schema.arguments[len(args) :]:
             if (
@@ -65,27 +63,21 @@ _NAMED = {
     aten.conj_physical_.default: aten._conj_physical.default,
     aten.conj_physical.out: aten._conj_physical.default,
 }
-"""Overloads whose functional form does not follow from the name. A functional form makes memory of
-its own for every result.
-"""
+"""Overloads whose functional form, with fresh results, does not follow from the name."""
 
 _STATISTICS = ("running_mean", "running_var")
 
 UNDECLARED: dict[OpOverload, FunctionalForm] = {
     aten.native_batch_norm.default: FunctionalForm(
         aten._native_batch_norm_legit_functional.default, _STATISTICS
-    ),
+    )
 }
-"""Overloads that write to arguments without saying so in their schema (when training, and the
-statistics are given).
-"""
+"""Overloads that write to arguments, though not by their schema (statistics in training)."""
 
 
 @cache
 def functional_form(op: OpOverload) -> FunctionalForm:
-    """The functional form of an overload that mutates arguments by its schema; raises
-    `NoFunctionalForm`.
-    """
+    """The functional form of an overload that its schema says mutates, or NoFunctionalForm."""
     mutated = [argument for argument in op._schema.arguments if _is_written(argument)]
     names = tuple(argument.name for argument in mutated)
     if op in _NAMED:
@@ -94,16 +86,16 @@ def functional_form(op: OpOverload) -> FunctionalForm:
     base = op._schema.name.split("::")[1]
     if all(argument.is_out for argument in mutated):
         wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
-        found = _overload_taking(op.namespace, base, wanted)
-        if found in UNDECLARED:
+        result = _overload_taking(op.namespace, base, wanted)
+        if result in UNDECLARED:
             raise NoFunctionalForm(f"{op} writes to arguments besides out=", op)
-        if found is not None:
-            return FunctionalForm(found, names, dropped=names)
+        if result is not None:
+            return FunctionalForm(result, names, dropped=names)
     elif base.endswith("_"):
         wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
-        found = _overload_taking(op.namespace, base[:-1], wanted)
-        if found is not None:
-            return FunctionalForm(found, names)
+        result = _overload_taking(op.namespace, base[:-1], wanted)
+        if result is not None:
+            return FunctionalForm(result, names)
     custom = functional_custom(op)
     if custom is not None:
         return FunctionalForm(custom, names)

@@ -120,13 +120,13 @@ class _Functionalizer:
 
     def writes(self) -> list[tuple[Value, Value]]:
         """(input, new contents) for the inputs written to so far."""
-        found = []
+        result = []
         for value in self._inputs:
             if isinstance(value, Value):
                 current = self._read(self._aliases[value])
                 if current is not value:
-                    found.append((value, current))
-        return found
+                    result.append((value, current))
+        return result
 
     # Calls of each kind
 
@@ -135,21 +135,21 @@ class _Functionalizer:
 
         def read(value: Value) -> Value:
             nonlocal drifted
-            found = self._read(self._aliases[value])
-            drifted = drifted or found.spec is not value.spec
-            return found
+            result = self._read(self._aliases[value])
+            drifted = drifted or result.spec is not value.spec
+            return result
 
         args, kwargs = map_values(node.args, read), map_values(node.kwargs, read)
-        made = Node(node.op, args, kwargs, (), node.where)
+        call = Node(node.op, args, kwargs, (), node.where)
         specs = self._infer(node.op, args, kwargs) if drifted else None
-        made.outputs = tuple(
+        call.outputs = tuple(
             None
             if out is None
-            else Value(out.name, (specs[i] if specs is not None else None) or out.spec, made)
+            else Value(out.name, (specs[i] if specs is not None else None) or out.spec, call)
             for i, out in enumerate(node.outputs)
         )
-        self.nodes.append(made)
-        for traced, out in zip(node.outputs, made.outputs, strict=True):
+        self.nodes.append(call)
+        for traced, out in zip(node.outputs, call.outputs, strict=True):
             if traced is not None and out is not None:
                 self._own(self._aliases[traced], out)
 
@@ -236,9 +236,7 @@ class _Functionalizer:
         return len(written) if isinstance(written, (list, tuple)) else 1
 
     def _store(self, target: Alias, new: Value | None) -> None:
-        """Write a functional result, which may be of a promoted dtype or another layout, to
-        `target`.
-        """
+        """Write a functional result, maybe of a promoted dtype or another layout, to `target`."""
         assert new is not None
         if new.spec.dtype != target.spec.dtype:
             new = self._emit(aten._to_copy.default, new, dtype=target.spec.dtype)
@@ -263,11 +261,11 @@ class _Functionalizer:
     def _read(self, alias: Alias) -> Value:
         memory = self._memory[alias.root]
         stale: list[Alias] = []
-        while (found := self._current.get(alias)) is None or found[1] != memory.version:
+        while (result := self._current.get(alias)) is None or result[1] != memory.version:
             assert alias.parent is not None and alias.step is not None
             stale.append(alias)
             alias = alias.parent
-        value = found[0]
+        value = result[0]
         for view in reversed(stale):
             value = self._replay(memory, view, value)
             self._current[view] = (value, memory.version)
@@ -328,9 +326,7 @@ class _Functionalizer:
         return self._emit(op, base)
 
     def _own_memory(self, value: Value) -> Value:
-        """`value`, or a copy of it if it is a view of other memory, where offsets would mean
-        something else.
-        """
+        """`value`, or a copy if it views other memory, where offsets would differ."""
         if value.producer is not None and is_view(value.producer.op):
             return self._relaid(value, value.spec, force=True)
         return value
@@ -338,9 +334,7 @@ class _Functionalizer:
     # Emitting
 
     def _laid_out(self, value: Value, spec: Spec) -> Value:
-        """`value` with the strides of `spec`; as it is where `spec` has gaps, since no fresh memory
-        has those.
-        """
+        """`value` with the strides of `spec`; as it is if `spec` has gaps."""
         return value if same_layout(value.spec, spec) else self._relaid(value, spec)
 
     def _relaid(self, value: Value, spec: Spec, force: bool = False) -> Value:
@@ -366,11 +360,11 @@ class _Functionalizer:
         if specs is None:
             specs = self._infer(op, args, kwargs)
         node = Node(op, tuple(args), kwargs, (), self._where)
-        made = []
+        result = []
         for spec in specs:
             self._named += 1
-            made.append(None if spec is None else Value(f"f{self._named}", spec, node))
-        node.outputs = tuple(made)
+            result.append(None if spec is None else Value(f"f{self._named}", spec, node))
+        node.outputs = tuple(result)
         self.nodes.append(node)
         return node.outputs
 
@@ -383,9 +377,7 @@ class _Functionalizer:
 
 
 def _require_whole(alias: Alias) -> None:
-    """A view of any geometry of memory that is written to must be of what the graph's values hold:
-    no gaps, nothing in front.
-    """
+    """A written view of any geometry must cover a whole value: no gaps, nothing in front."""
     root = alias.root.spec
     if dense_order(root) is None or sizes.hint_of(alias.spec.offset) < sizes.hint_of(root.offset):
         raise ViewWrite("as_strided reaches into memory around a tensor that is written to")
@@ -407,9 +399,7 @@ def _parameter(node: Node, position: int) -> Any:
 
 
 def same_layout(one: Spec, other: Spec) -> bool:
-    """Whether two Specs of one shape place elements alike; strides of dims of size 1 do not count,
-    nor do offsets.
-    """
+    """Whether two Specs of one shape place elements alike, up to offset and dims of size 1."""
     if one is other or one.stride == other.stride:
         return True
     return all(
@@ -424,9 +414,7 @@ def stride_order(spec: Spec) -> list[int]:
 
 
 def dense_order(spec: Spec) -> list[int] | None:
-    """The dims from outermost to innermost if the tensor fills its memory without gap or overlap,
-    else None.
-    """
+    """The dims, outermost first, of a tensor without gap or overlap in memory, else None."""
     order = stride_order(spec)
     expected: Any = 1
     for dim in reversed(order):

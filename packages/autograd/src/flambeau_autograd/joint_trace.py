@@ -97,8 +97,8 @@ class Trace:
 
 @dataclass(eq=False)
 class _Argument:
-    """A tensor argument while tracing: what the program sees, what the engine differentiates by,
-    and what it was at first. `history` is its grad_fn since the node `written_by`.
+    """A tensor argument: as the program sees it, as the engine does, and as it was at first.
+    `history` is its grad_fn since the node `written_by`.
     """
 
     position: int
@@ -157,9 +157,9 @@ class _Interior(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: FakeTensor) -> FakeTensor:
-        made = make_fake(leaf.spec, leaf.storage_record)
-        made.value = leaf.value
-        return made
+        result = make_fake(leaf.spec, leaf.storage_record)
+        result.value = leaf.value
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
@@ -214,7 +214,7 @@ class _JointTracer:
             differentiable = self._differentiable()
             leaves = [leaf for _, leaf in differentiable]
             tangents, gradients, tangent_values = self._backward(results, leaves)
-            outputs = [fake for at in tangents if (fake := results.fakes[at]) is not None]
+            outputs = [fake for index in tangents if (fake := results.fakes[index]) is not None]
             reaching, sharing = reachability(outputs, leaves)
         aliases.extend_inputs(tracer.constants)
         aliases.extend_inputs(tangent_values)
@@ -244,13 +244,15 @@ class _JointTracer:
             differentiable=self._positions(differentiable, [value for value, _ in constants]),
             leaves=[value for value, _ in differentiable],
             non_differentiable=[
-                at
-                for at, fake in enumerate(results.fakes)
-                if isinstance(results.values[at], Value) and at not in tangents
+                index
+                for index, fake in enumerate(results.fakes)
+                if isinstance(results.values[index], Value) and index not in tangents
             ],
             tangents=tangents,
             reaching=[frozenset(tangents[number] for number in numbers) for numbers in reaching],
-            sharing={at: shared[numbers] for at, numbers in zip(tangents, sharing, strict=True)},
+            sharing={
+                index: shared[numbers] for index, numbers in zip(tangents, sharing, strict=True)
+            },
             grad_mode=None if grad_after == self._grad else grad_after,
             counts=counts,
             versions=results.versions,
@@ -554,23 +556,21 @@ class _JointTracer:
     def _backward(
         self, results: _Results, leaves: list[FakeTensor]
     ) -> tuple[list[int], list[Any], list[Value]]:
-        """Differentiate the results; gives the results with a tangent, the gradients, and the
-        tangents' Values.
-        """
+        """Differentiate the results: those with a tangent, the gradients, the tangents' Values."""
         tracer = self._tracer
         for fake in results.fakes:
             if fake is not None and fake.requires_grad and fake.is_leaf and not fake._is_view():
                 raise LeafInside("an output is a leaf that requires grad and was made inside")
         positions = [
-            at
-            for at, fake in enumerate(results.fakes)
+            index
+            for index, fake in enumerate(results.fakes)
             if fake is not None and fake.grad_fn is not None
         ]
         if not positions:
             return [], [], []
         if not leaves:
             raise LeafInside("an output requires grad though no input does")
-        outputs = [results.fakes[at] for at in positions]
+        outputs = [results.fakes[index] for index in positions]
         tangents = [
             tracer.fake(_tangent_spec(out.spec), name=f"tangent_{k}")  # type: ignore[union-attr]
             for k, out in enumerate(outputs)
@@ -622,9 +622,7 @@ def _modes_restored() -> Iterator[None]:
 
 
 def _resolve_lazy_bits(flat: Sequence[Any]) -> None:
-    """Have autograd find the histories of outputs now: for a view whose base was written to it
-    takes the view again.
-    """
+    """Have autograd find the histories of outputs now: a view of a written base is rebuilt."""
     for value in flat:
         if isinstance(value, torch.Tensor) and value.requires_grad:
             _ = value.grad_fn

@@ -49,9 +49,7 @@ def _selects_with_gradient(subject: Any, key: Any, value: Any) -> bool:
 
 
 def _spread(mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The row for each element of the mask: the k-th for the k-th that it selects, any for the
-    others.
-    """
+    """The row for each element of the mask: the k-th for the k-th True one, any for the others."""
     count = rows.shape[0]
     text = "shape mismatch: value tensor cannot be broadcast to what the mask selects"
     torch._assert_async(mask.sum() == count, text)

@@ -100,14 +100,14 @@ class FlowNetwork:
 
     def _reaches(self, sink: int) -> list[bool]:
         head, room = self._head, self._room
-        found = [False] * len(self._edges)
-        found[sink] = True
+        result = [False] * len(self._edges)
+        result[sink] = True
         pending = [sink]
         while pending:
             vertex = pending.pop()
             for edge in self._edges[vertex]:
                 tail = head[edge]
-                if not found[tail] and room[edge ^ 1] > 0:
-                    found[tail] = True
+                if not result[tail] and room[edge ^ 1] > 0:
+                    result[tail] = True
                     pending.append(tail)
-        return found
+        return result

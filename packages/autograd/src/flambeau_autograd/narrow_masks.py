@@ -49,9 +49,9 @@ def narrow_masks(graph: Graph) -> Graph:
 
 def _cast(nodes: list[Node], value: Value, dtype: torch.dtype, suffix: str) -> Value:
     node = Node(prims.cast, (value, dtype), {})
-    made = Value(
+    result = Value(
         f"{value.name}_{suffix}", value.spec.replace(stride=value.spec.stride, dtype=dtype), node
     )
-    node.outputs = (made,)
+    node.outputs = (result,)
     nodes.append(node)
-    return made
+    return result

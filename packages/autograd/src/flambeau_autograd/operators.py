@@ -1,6 +1,4 @@
-"""What kind of work an operator is, for the passes that move, merge, drop or repeat it. Covers
-primitives and ATen.
-"""
+"""The kind of work of an operator, for passes that move, merge, drop or repeat it."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class ViewStep:
 
     def __call__(self, base: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
         """The view of `base`; `sizes` are the values of the symbols."""
-        found = self.op(base, *concrete(self.args, sizes), **concrete(self.kwargs, sizes))
-        return found if self.index is None else found[self.index]
+        result = self.op(base, *concrete(self.args, sizes), **concrete(self.kwargs, sizes))
+        return result if self.index is None else result[self.index]
 
 
 @dataclass(frozen=True)
@@ -128,29 +128,29 @@ def build_outputs(
     plan: Sequence[Output], args: Sequence[Any], results: Sequence[Any], sizes: Mapping[str, int]
 ) -> tuple[Any, ...]:
     """The caller's outputs."""
-    made = []
+    result = []
     data: dict[Data, torch.Tensor] = {}
     for out in plan:
         if isinstance(out, Result):
-            made.append(results[out.position])
+            result.append(results[out.position])
         elif isinstance(out, Input):
-            made.append(args[out.position])
+            result.append(args[out.position])
         elif isinstance(out, View):
             base = out.base
             if isinstance(base, Data):
-                found = data.get(base)
-                if found is None:
+                source = data.get(base)
+                if source is None:
                     given = args if isinstance(base.base, Input) else results
-                    found = data[base] = given[base.base.position].data
+                    source = data[base] = given[base.base.position].data
             else:
-                found = (args if isinstance(base, Input) else results)[base.position]
-            view = _take(out, found, sizes)
+                source = (args if isinstance(base, Input) else results)[base.position]
+            view = _take(out, source, sizes)
             if out.version is not None:
                 set_versions((view,), (out.version,))
-            made.append(view)
+            result.append(view)
         else:
-            made.append(out.value)
-    return tuple(made)
+            result.append(out.value)
+    return tuple(result)
 
 
 def _take(view: View, base: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:

@@ -113,18 +113,16 @@ def partition(
 
 def _backward_values(graph: Graph, tangents: Iterable[Value]) -> set[Value]:
     """Values that are computed from tangents, or from what the backward draws."""
-    found = set(tangents)
+    result = set(tangents)
     for node in graph.nodes:
         draws = node.in_backward and happens_once(node)
-        if draws or any(value in found for value in node.operands()):
-            found.update(out for out in node.outputs if out is not None)
-    return found
+        if draws or any(value in result for value in node.operands()):
+            result.update(out for out in node.outputs if out is not None)
+    return result
 
 
 def _forward_nodes(joint: _Joint) -> list[Node]:
-    """The calls that the forward's results and writes need, and those of its own that happen once:
-    random draws and checks of the data.
-    """
+    """The calls for the forward's results and writes, and its random draws and checks."""
     live = {out for out in joint.results if isinstance(out, Value)}
     live.update(value for _, value in joint.graph.writes)
     kept = []
@@ -138,28 +136,26 @@ def _forward_nodes(joint: _Joint) -> list[Node]:
 
 def _read_by_backward(joint: _Joint) -> dict[Value, None]:
     """Values free of tangents that the backward's calls read, or that are gradients."""
-    found: dict[Value, None] = {}
+    result: dict[Value, None] = {}
     for node in joint.graph.nodes:
         if joint.is_after(node):
-            found.update(
+            result.update(
                 (value, None) for value in node.operands() if value not in joint.after_tangents
             )
     for out in joint.gradients:
         if isinstance(out, Value) and out not in joint.after_tangents:
-            found[out] = None
-    return found
+            result[out] = None
+    return result
 
 
 def _frontier(
     joint: _Joint, forward_nodes: list[Node], wanted: Iterable[Value], inside: set[Value]
 ) -> list[Value]:
-    """The forward's Values that `wanted` ones are, or are computed from in the backward; none of
-    `inside`.
-    """
+    """The Values of the forward, outside `inside`, that `wanted` ones are or are computed from."""
     available = set(joint.inputs)
     for node in forward_nodes:
         available.update(out for out in node.outputs if out not in inside)
-    found: dict[Value, None] = {}
+    result: dict[Value, None] = {}
     pending = list(wanted)
     visited: set[Value] = set()
     while pending:
@@ -168,11 +164,11 @@ def _frontier(
             continue
         visited.add(value)
         if value in available:
-            found[value] = None
+            result[value] = None
         else:
             assert value.producer is not None
             pending.extend(value.producer.operands())
-    return list(found)
+    return list(result)
 
 
 # Building the two graphs
@@ -181,9 +177,7 @@ def _frontier(
 def _kept_from_writes(
     joint: _Joint, saved: list[Value], written: set[Value], primitive: bool
 ) -> dict[Value, Value]:
-    """For each saved Value what the forward really returns: a copy of it if it is (a view of) an
-    input that is written to.
-    """
+    """For each saved Value what the forward returns: a copy if an input it views is written."""
     copies = {}
     for value in saved:
         copies[value] = value
@@ -255,9 +249,7 @@ def _with_producers(joint: _Joint, forward_nodes: list[Node], saved: Iterable[Va
 
 
 def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:
-    """The calls of the backward in order; each repeated one right before the first call that reads
-    it.
-    """
+    """The calls of the backward in order; a repeated one is right before its first reader."""
     live = {out for out in joint.gradients if isinstance(out, Value)}
     after = []
     for node in reversed(joint.graph.nodes):
@@ -299,7 +291,7 @@ def _repeat(values: Iterable[Value], saved: set[Value], order: dict[Node, None])
 def _copied(nodes: list[Node], inputs: list[Value], joint: _Joint) -> Graph:
     """A graph of its own, since a Value has one producer."""
     own = {value: Value(value.name, value.spec) for value in inputs}
-    made = []
+    result = []
     for node in nodes:
         args, kwargs = (
             map_values(node.args, own.__getitem__),
@@ -313,9 +305,11 @@ def _copied(nodes: list[Node], inputs: list[Value], joint: _Joint) -> Graph:
                 own[out] = mine
             outputs.append(mine)
         copy.outputs = tuple(outputs)
-        made.append(copy)
+        result.append(copy)
     gradients = [own[out] if isinstance(out, Value) else out for out in joint.gradients]
-    return Graph([own[value] for value in inputs], made, gradients, [], joint.graph.env, "backward")
+    return Graph(
+        [own[value] for value in inputs], result, gradients, [], joint.graph.env, "backward"
+    )
 
 
 def describe(part: Partition) -> str:
@@ -343,9 +337,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def saved_bytes(part: Partition) -> int:
-    """Bytes that the forward keeps for the backward beyond its inputs, for the sizes seen while
-    tracing.
-    """
+    """Bytes the forward keeps for the backward beyond its inputs, at the traced sizes."""
     kept = {position for kind, position in part.saved if kind == "output"}
     values = {part.forward.outputs[position] for position in kept}
     return sum(size_in_bytes(value) for value in values if not isinstance(value, (int, Expr)))

@@ -57,14 +57,12 @@ PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     ("merge_common_subexpressions", merge_common_subexpressions),
     ("drop_dead_calls", drop_dead_calls),
 ]
-"""After PASSES, when `options.decompose`; before the partition, which so can save or recompute the
-parts of an operator.
-"""
+"""After PASSES, if `options.decompose`; the partition then saves or recomputes parts."""
 
 
 TRAINING_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     # Only worth its casts when something is saved.
-    ("narrow_masks", narrow_masks),
+    ("narrow_masks", narrow_masks)
 ]
 """After PRIMITIVE_PASSES, if there is a backward."""
 
@@ -127,7 +125,7 @@ def _compile(
         no_autocast=autocast,
         no_grad=not traced.trains and torch.is_grad_enabled() and grad_inputs,
         inference=frozenset(
-            at for at, x in enumerate(example_inputs[position] for position in traced.passed)
+            index for index, x in enumerate(example_inputs[position] for position in traced.passed)
             if isinstance(x, torch.Tensor) and x.is_inference()
         ),
     )  # fmt: skip
@@ -147,7 +145,7 @@ def _compile(
         def backward() -> Compiled:
             return compiled_backward
 
-    found = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
+    result = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
     training = Training(
         part=part,
         differentiable=traced.differentiable,
@@ -156,8 +154,8 @@ def _compile(
         results=traced.results,
         reaching=traced.reaching,
         sharing=traced.sharing,
-        dependences=found,
-        handles=_handles(found, joint, traced, example_inputs),
+        dependences=result,
+        handles=_handles(result, joint, traced, example_inputs),
         watched=watched_tensors(
             part,
             _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies}),
@@ -174,12 +172,10 @@ def _compile(
 def _handles(
     found: list[Dependence], joint: Graph, traced: Trace, example_inputs: Sequence[Any]
 ) -> list[tuple[int, int]]:
-    """The inputs that gradients depend on and that are no leaves, as `Training.handles`; without
-    those that the call overwrites.
-    """
-    wanted = {at for each in found for at in each.inputs}
+    """The non-leaf inputs that gradients depend on and the call does not overwrite."""
+    wanted = {index for each in found for index in each.inputs}
     copied = _copied_inputs(joint, traced)
-    place = {value: at for at, value in enumerate(joint.inputs)}
+    place = {value: index for index, value in enumerate(joint.inputs)}
     interior = {
         value
         for position, value in zip(traced.passed, joint.inputs, strict=False)
@@ -193,27 +189,25 @@ def _handles(
 
 
 def _reads_of_eager(traced: Trace, inputs: int, counts: dict[int, int]) -> list[Watched]:
-    """The caller's tensors that eager's backward reads; `counts` are the writes to arguments that
-    follow the forward.
-    """
+    """The caller's tensors that eager's backward reads; `counts`: later writes to arguments."""
     tape, aliases = traced.tape, traced.aliases
     reads = reads_of_backward(
         tape.nodes[traced.split :], aliases, cast("list[Value]", tape.inputs[inputs:])
     )
     roots: dict[Alias, Watched] = {}
-    for at, value in enumerate(tape.outputs[: traced.results]):
+    for index, value in enumerate(tape.outputs[: traced.results]):
         if isinstance(value, Value):
-            roots.setdefault(aliases[value].root, Watched("output", at, frozenset()))
-    for at, value in enumerate(tape.inputs[:inputs]):
+            roots.setdefault(aliases[value].root, Watched("output", index, frozenset()))
+    for index, value in enumerate(tape.inputs[:inputs]):
         if isinstance(value, Value) and value not in traced.literals:
-            argument = traced.passed[at] if at < len(traced.passed) else -1
+            argument = traced.passed[index] if index < len(traced.passed) else -1
             roots[aliases[value].root] = Watched(
-                "input", at, frozenset(), pending=counts.get(argument, 0)
+                "input", index, frozenset(), pending=counts.get(argument, 0)
             )
     return [
         replace(
             roots[root],
-            results=frozenset(at for k, at in enumerate(traced.tangents) if numbers >> k & 1),
+            results=frozenset(index for k, index in enumerate(traced.tangents) if numbers >> k & 1),
         )
         for root, numbers in reads.items()
         if root in roots
@@ -253,4 +247,4 @@ def _copied_inputs(graph: Graph, traced: Trace) -> set[Value]:
     """The graph's inputs that the glue overwrites once the forward has run."""
     targets = {argument for argument, _ in traced.copies}
     given = zip(traced.passed, graph.inputs, strict=False)
-    return {value for at, value in given if isinstance(value, Value) and at in targets}
+    return {value for index, value in given if isinstance(value, Value) and index in targets}

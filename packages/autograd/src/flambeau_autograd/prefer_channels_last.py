@@ -48,9 +48,7 @@ _BY_MEMORY = {
 
 
 def prefer_channels_last(graph: Graph) -> Graph:
-    """The graph with 2-D convolutions in channels-last layout; `graph` itself if it has few of
-    them.
-    """
+    """The graph with 2-D convolutions in channels-last layout; `graph` itself if it has few."""
     count = sum(
         node.op is aten.convolution.default and _is_image(node.args[0]) for node in graph.nodes
     )
@@ -64,9 +62,7 @@ def _is_image(value: Any) -> bool:
 
 
 class _Converter:
-    """One conversion: `now` has the Value that stands for each old one, `copies` those made in
-    another layout.
-    """
+    """One conversion: `now` maps old Values to new ones, `copies` to those in another layout."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -118,43 +114,43 @@ class _Converter:
             map_values(arg, lambda value: read[value].spec) for arg in (node.args, node.kwargs)
         )
         try:
-            found = infer(node.op, args, kwargs)
+            result = infer(node.op, args, kwargs)
         except RuntimeError:  # the rule of a view raises what eager raises
             return None
-        specs = list(found) if isinstance(found, (tuple, list)) else [found]
+        specs = list(result) if isinstance(result, (tuple, list)) else [result]
         return specs if len(specs) == len(node.outputs) else None
 
     def append(self, node: Node, read: dict[Value, Value], specs: list[Spec | None]) -> None:
         """Append `node` on new operands, giving Values of these Specs."""
         args, kwargs = (map_values(arg, read.__getitem__) for arg in (node.args, node.kwargs))
-        made = Node(node.op, args, kwargs, (), node.where)
+        result = Node(node.op, args, kwargs, (), node.where)
         outputs: list[Value | None] = []
         for old, spec in zip(node.outputs, specs, strict=True):
             if old is None or spec is None:
                 outputs.append(None)
                 continue
-            value = Value(old.name, spec, made)
+            value = Value(old.name, spec, result)
             self.now[old] = value
             outputs.append(value)
-        made.outputs = tuple(outputs)
-        self.nodes.append(made)
+        result.outputs = tuple(outputs)
+        self.nodes.append(result)
 
     def copy(self, value: Value, memory_format: torch.memory_format) -> Value:
         """`value` in a layout, copied if it is in another."""
         there = is_channels_last if memory_format is torch.channels_last else is_contiguous
         if there(value.spec):
             return value
-        found = self.copies.get((value, memory_format))
-        if found is None:
+        known = self.copies.get((value, memory_format))
+        if known is None:
             kwargs = {"memory_format": memory_format}
             name = f"{value.name}_{'nhwc' if memory_format is torch.channels_last else 'rows'}"
             where = "" if value.producer is None else value.producer.where
             node = Node(aten.clone.default, (value,), kwargs, (), where)
-            found = Value(name, infer(aten.clone.default, (value.spec,), kwargs), node)
-            node.outputs = (found,)
+            known = Value(name, infer(aten.clone.default, (value.spec,), kwargs), node)
+            node.outputs = (known,)
             self.nodes.append(node)
-            self.copies[value, memory_format] = found
-        return found
+            self.copies[value, memory_format] = known
+        return known
 
     def restored(self, old: Value) -> Value:
         """What stands for `old`, in the layout that `old` had."""
@@ -176,7 +172,7 @@ class _Converter:
         buffer = Value(f"{old.name}_buffer", old.spec.replace(offset=0), empty)
         empty.outputs = (buffer,)
         node = Node(aten.copy.default, (buffer, new), {})
-        found = Value(f"{old.name}_as_it_was", buffer.spec, node)
-        node.outputs = (found,)
+        result = Value(f"{old.name}_as_it_was", buffer.spec, node)
+        node.outputs = (result,)
         self.nodes += [empty, node]
-        return found
+        return result

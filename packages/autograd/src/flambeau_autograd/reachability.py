@@ -24,18 +24,16 @@ if TYPE_CHECKING:
 def reachability(
     results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
-    """For each leaf, the numbers of the results that are connected to it; for each result, of those
-    it shares kept tensors with.
-    """
+    """For each leaf its connected results; for each result those that share kept tensors."""
     bits = {id(leaf): 1 << number for number, leaf in enumerate(leaves)}
     reached: dict[Any, int] = {}  # node -> the leaves below it, as bits
     for result in results:
         _visit(result.grad_fn, bits, reached)
     below = [reached[result.grad_fn] for result in results]
     reaching: list[list[int]] = [[] for _ in leaves]
-    for at, found in enumerate(below):
+    for index, found in enumerate(below):
         for number in _numbers(found):
-            reaching[number].append(at)
+            reaching[number].append(index)
     return [frozenset(numbers) for numbers in reaching], _sharing(results, list(reached))
 
 
@@ -74,9 +72,7 @@ def _sharing(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozense
 
 
 def _keeps_tensors(node: Any, known: dict[type, bool]) -> bool:
-    """Whether autograd frees something of a node after its backward; a Function written in Python
-    may keep anything.
-    """
+    """Whether autograd frees something of a node after its backward; Python Functions may not."""
     kind = type(node)
     if kind not in known:
         known[kind] = isinstance(node, BackwardCFunction) or any(
@@ -98,8 +94,8 @@ def _visit(root: Any, bits: dict[int, int], reached: dict[Any, int]) -> None:
         if waiting:
             pending += waiting
             continue
-        found = bits.get(id(getattr(node, "variable", None)), 0)
+        known = bits.get(id(getattr(node, "variable", None)), 0)
         for child in children:
-            found |= reached[child]
-        reached[node] = found
+            known |= reached[child]
+        reached[node] = known
         pending.pop()

@@ -69,9 +69,7 @@ def size_in_bytes(value: Value) -> int:
 
 
 class _Network:
-    """The flow network: vertices 2i and 2i + 1 are the two ends of Value number i's edge; 0 and 1
-    are source and sink.
-    """
+    """The flow network: Value i's edge is (2i, 2i + 1); 0 and 1 are source and sink."""
 
     def __init__(
         self,

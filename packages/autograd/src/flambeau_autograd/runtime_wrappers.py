@@ -108,9 +108,7 @@ class Training:
 
 
 def wrap_inference(compiled: Compiled, call: Call) -> Compiled:
-    """The callable for a graph without a backward: `compiled` itself if nothing needs doing around
-    it.
-    """
+    """The callable for a graph without a backward; `compiled` itself if no wrapper is needed."""
     run = _guarded(compiled, call)
     sizes = _sizes_reader(call)
     plan, constants, grad_mode = call.outputs, call.constants, call.grad_mode
@@ -167,14 +165,14 @@ def wrap_training(
 def once(make: Callable[[], Compiled]) -> Callable[[], Compiled]:
     """`make`, run at the first call only; safe when two threads call first."""
     lock = fork_safe_lock()
-    made: list[Compiled] = []
+    result: list[Compiled] = []
 
     def get() -> Compiled:
-        if not made:
+        if not result:
             with lock:
-                if not made:
-                    made.append(make())
-        return made[0]
+                if not result:
+                    result.append(make())
+        return result[0]
 
     return get
 
@@ -188,7 +186,7 @@ def _make_function(
     results, views, reaching = training.results, _view_positions(training), training.reaching
     with_tangents, sharing = training.tangents, training.sharing
     all_results = frozenset(with_tangents)
-    apart_at_all = any(len(found) < len(all_results) for found in sharing.values())
+    apart_at_all = any(len(result) < len(all_results) for result in sharing.values())
     watched = training.watched
     depends, handles, twice = (
         training.dependences,
@@ -211,7 +209,7 @@ def _make_function(
             ctx.set_materialize_grads(False)
             ctx.kept = None
             if handles:
-                ctx.handles = {at: args[position] for at, position in handles}
+                ctx.handles = {index: args[position] for index, position in handles}
             if _default_hooks(True) is None:
                 ctx.save_for_backward(*inputs(args), *outputs(returned))
                 ctx.rest = intermediates(returned)
@@ -234,27 +232,29 @@ def _make_function(
             rest = ctx.rest
             if rest is None:
                 raise RuntimeError(_FREED)
-            missing = frozenset([at for at in with_tangents if tangents[at] is None])
+            missing = frozenset([index for index in with_tangents if tangents[index] is None])
             spent = all_results - missing
             if watched:
                 check_versions(ctx.versions, spent)
             checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
             if not _keeps_graph():
-                later = apart_at_all and any(spent.isdisjoint(sharing[at]) for at in with_tangents)
+                later = apart_at_all and any(
+                    spent.isdisjoint(sharing[index]) for index in with_tangents
+                )
                 ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
                 if not later:
                     ctx.rest = None
                     if watched:
                         ctx.versions = ()
             values = _NO_SIZES if sizes is None else ctx.sizes
-            given = [fix(tangents[at], values) for at, fix in fixers]
+            given = [fix(tangents[index], values) for index, fix in fixers]
             ints = [values[name] for name in names]
             if not torch.is_grad_enabled():
                 grads = backward()(*checked, *rest, *ints, *given)
                 return (None, *(_defined(grads, reaching, missing) if missing else grads))
             with torch.no_grad():
                 grads = backward()(*checked, *rest, *ints, *given)
-            sources = [tangents[at] for at in with_tangents]
+            sources = [tangents[index] for index in with_tangents]
             inputs_kept = ctx.handles if handles else {}
             guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, twice)
             return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
@@ -283,7 +283,7 @@ class _Kept:
 
     def taken(self, wanted: frozenset[int], sharing: dict[int, frozenset[int]]) -> tuple[Any, ...]:
         """The tensors for a backward of these results."""
-        if any(not self.spent.isdisjoint(sharing[at]) for at in wanted):
+        if any(not self.spent.isdisjoint(sharing[index]) for index in wanted):
             raise RuntimeError(_FREED)
         for tensor, version in zip(self.tensors, self.versions, strict=True):
             if tensor._version != version:
@@ -313,20 +313,26 @@ class _Saved:
         saved, results = training.part.saved, training.results
         kinds = [kind for kind, _ in saved]
         assert kinds == sorted(kinds, key=("input", "output", "size", "tangent").index)
-        tangents = [at for kind, at in saved if kind == "tangent"]
+        tangents = [index for kind, index in saved if kind == "tangent"]
         values = training.part.backward.inputs[len(saved) - len(tangents) :]
         specs = [value.spec for value in values if isinstance(value, Value)]
         names = [str(symbol) for kind, symbol in saved if kind == "size"]
         symbolic = bool(names) or any(spec.env is not None for spec in specs)
         return cls(
-            inputs=_saved_inputs([at for kind, at in saved if kind == "input"], call.inference),
-            outputs=_getter([at for kind, at in saved if kind == "output" and at < results]),
-            intermediates=_getter([at for kind, at in saved if kind == "output" and at >= results]),
+            inputs=_saved_inputs(
+                [index for kind, index in saved if kind == "input"], call.inference
+            ),
+            outputs=_getter(
+                [index for kind, index in saved if kind == "output" and index < results]
+            ),
+            intermediates=_getter(
+                [index for kind, index in saved if kind == "output" and index >= results]
+            ),
             sizes=_sizes_reader(call) if symbolic else None,
             names=names,
             fixers=[
-                (training.tangents[at], _tangent_fixer(spec))
-                for at, spec in zip(tangents, specs, strict=True)
+                (training.tangents[index], _tangent_fixer(spec))
+                for index, spec in zip(tangents, specs, strict=True)
             ],
         )
 
@@ -335,28 +341,24 @@ def _view_positions(training: Training) -> list[int]:
     """The results that are views of memory which the graph does not return otherwise."""
     returned = training.part.forward.outputs[: training.results]
     return [
-        at
-        for at, out in enumerate(returned)
+        index
+        for index, out in enumerate(returned)
         if isinstance(out, Value) and memory_of(out) is not out
     ]
 
 
 def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:
-    """Autograd lets nobody write in place to a view that a custom Function made; a detached tensor
-    is none.
-    """
+    """Detached views: autograd lets nobody write in place to a view from a custom Function."""
     results = list(returned)
-    for at in views:
-        results[at] = results[at].detach()
+    for index in views:
+        results[index] = results[index].detach()
     return tuple(results)
 
 
 def _defined(
     grads: Sequence[Any], reaching: list[frozenset[int]], missing: frozenset[int]
 ) -> list[Any]:
-    """The gradients, without those that only undefined tangents reach: eager leaves such a `.grad`
-    as it is.
-    """
+    """The gradients, None for those reached by undefined tangents only: eager leaves `.grad`."""
     return [
         None if roots and roots <= missing else grad
         for grad, roots in zip(grads, reaching, strict=True)
@@ -417,7 +419,9 @@ def _saved_inputs(
         return _getter(positions)
 
     def pick(args: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(args[at].clone() if at in inference else args[at] for at in positions)
+        return tuple(
+            args[index].clone() if index in inference else args[index] for index in positions
+        )
 
     return pick
 
@@ -435,24 +439,20 @@ def _sizes_reader(call: Call) -> Sizes:
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether the elements in memory are yet to be negated or conjugated, which kernels do not
-    know.
-    """
+    """Whether elements in memory are still to be negated or conjugated; kernels do not know it."""
     return tensor.is_neg() or tensor.is_conj()
 
 
 def _tangent_fixer(spec: Spec) -> Fixer:
-    """A function that gives a tangent as it was traced: zeros for None, in the traced strides, and
-    not lazily negated or conjugated.
-    """
+    """A function that gives a tangent as traced: zeros for None, its strides, no lazy bits."""
     env, dtype, device = spec.env, spec.dtype, spec.device
     shape, stride = cast("tuple[int, ...]", spec.shape), cast("tuple[int, ...]", spec.stride)
 
     def fix(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
         if tangent is not None and tangent.stride() == stride and not _is_lazy(tangent):
             return tangent
-        made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
-        return made.zero_() if tangent is None else made.copy_(tangent.detach())
+        result = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        return result.zero_() if tangent is None else result.copy_(tangent.detach())
 
     def fix_symbolic(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
         assert env is not None
@@ -460,7 +460,7 @@ def _tangent_fixer(spec: Spec) -> Fixer:
         if tangent is not None and tangent.stride() == wanted and not _is_lazy(tangent):
             return tangent
         extents = tuple(env.evaluate(size, sizes) for size in spec.shape)
-        made = torch.empty_strided(extents, wanted, dtype=dtype, device=device)
-        return made.zero_() if tangent is None else made.copy_(tangent.detach())
+        result = torch.empty_strided(extents, wanted, dtype=dtype, device=device)
+        return result.zero_() if tangent is None else result.copy_(tangent.detach())
 
     return fix if env is None else fix_symbolic

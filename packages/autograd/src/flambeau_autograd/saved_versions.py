@@ -61,14 +61,14 @@ def reads_of_backward(
     """The memories that the backward's `nodes` read, each with the numbers, as bits, of the
     `tangents` whose presence makes eager run such a node.
     """
-    reached: Counter[Value] = Counter({value: 1 << at for at, value in enumerate(tangents)})
+    reached: Counter[Value] = Counter({value: 1 << index for index, value in enumerate(tangents)})
     for node in nodes:
-        found = 0
+        result = 0
         for value in node.operands():
-            found |= reached[value]
+            result |= reached[value]
         for out in node.outputs:
             if out is not None:
-                reached[out] |= found
+                reached[out] |= result
     needed: Counter[Value] = Counter()
     for node in reversed(nodes):
         own = 0
@@ -101,27 +101,29 @@ def watched_tensors(
     `results` counts the forward's results, `tangents` are those with a tangent, and `unversioned`
     the inputs that are inference tensors.
     """
-    saved = {(kind, at) for kind, at in part.saved if kind in ("input", "output")}
+    saved = {(kind, index) for kind, index in part.saved if kind in ("input", "output")}
     owners: dict[Value, tuple[Literal["input", "output"], int]] = {}
-    for at, value in enumerate(part.forward.inputs):
+    for index, value in enumerate(part.forward.inputs):
         if isinstance(value, Value):
-            owners.setdefault(value, ("input", at))
-    for at, out in enumerate(part.forward.outputs[:results]):
+            owners.setdefault(value, ("input", index))
+    for index, out in enumerate(part.forward.outputs[:results]):
         if isinstance(out, Value):
-            owners.setdefault(memory_of(out), ("output", at))
+            owners.setdefault(memory_of(out), ("output", index))
     everything = frozenset(tangents)
-    found: dict[tuple[str, int], Watched] = {}
-    for kind, at in part.saved:
-        if kind == "output" and at >= results:
-            owner = owners.get(memory_of(part.forward.outputs[at]))  # type: ignore[arg-type]
+    result: dict[tuple[str, int], Watched] = {}
+    for kind, index in part.saved:
+        if kind == "output" and index >= results:
+            owner = owners.get(memory_of(part.forward.outputs[index]))  # type: ignore[arg-type]
             if owner is not None and owner not in saved:
-                found[owner] = Watched(*owner, everything, shares=True)
+                result[owner] = Watched(*owner, everything, shares=True)
     for each in reads:
         key = (each.side, each.position)
         if key not in saved:
-            found.setdefault(key, each)
+            result.setdefault(key, each)
     return [
-        each for each in found.values() if each.side == "output" or each.position not in unversioned
+        each
+        for each in result.values()
+        if each.side == "output" or each.position not in unversioned
     ]
 
 
@@ -134,12 +136,12 @@ def recorded(
     reads is watched through a detached tensor, which counts all writes: not through the result
     itself, which holds the autograd node that holds the record.
     """
-    made: list[Recorded] = []
+    result: list[Recorded] = []
     for each in watched:
         tensor = (args if each.side == "input" else returned)[each.position]
         holder = partial(_same, tensor.detach()) if each.shares else weakref.ref(tensor)
-        made.append((holder, tensor._version + each.pending, each.results))
-    return made
+        result.append((holder, tensor._version + each.pending, each.results))
+    return result
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,9 +28,7 @@ aten = torch.ops.aten
 
 
 def scatter(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
-    """`base` (the current contents of `alias.parent`) with the part that `alias` views replaced by
-    `new`.
-    """
+    """`base`, the contents of `alias.parent`, with the part viewed by `alias` replaced by `new`."""
     assert alias.step is not None
     inverse = SCATTERS.get(alias.step.op)
     if inverse is None:
@@ -53,7 +51,7 @@ def _parameters(alias: Alias, *names: str) -> list[Any]:
     """The values of a view call's parameters, defaults filled in."""
     node = alias.step
     assert node is not None
-    found = []
+    result = []
     schema = node.op._schema.arguments
     for position, argument in enumerate(schema):
         if argument.name in names:
@@ -63,8 +61,8 @@ def _parameters(alias: Alias, *names: str) -> list[Any]:
                 if position < len(node.args)
                 else node.kwargs.get(argument.name, default)
             )
-            found.append(given)
-    return found
+            result.append(given)
+    return result
 
 
 def _identity(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
@@ -150,9 +148,7 @@ def _view_as_complex(emit: Emit, base: Value, new: Value, alias: Alias) -> Value
 
 
 LAZY = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
-"""Views whose elements are computed when they are read, and what computes them; each is its own
-inverse.
-"""
+"""Views whose elements are computed when read, by a function that is its own inverse."""
 
 
 def _turned(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:

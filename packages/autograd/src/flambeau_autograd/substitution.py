@@ -55,9 +55,7 @@ class Substitution:
 
 
 def begin_with_operand(node: Node) -> list[Value]:
-    """Let the Specs of a view's results begin where its operand's Spec says; returns the results
-    that this moves.
-    """
+    """Set the offsets of a view's results by its operand's Spec; returns the moved results."""
     moved = []
     for out, spec in zip(node.outputs, _inferred(node), strict=True):
         if out is not None and spec is not None and out.spec.offset != spec.offset:

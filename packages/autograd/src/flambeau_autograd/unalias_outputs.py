@@ -58,18 +58,16 @@ def _separated(
     copies: dict[tuple[Value, int], Value],
     primitive: bool,
 ) -> Value:
-    """The owner's own copy of `out`. A view with gaps stays one: the memory that it views is
-    copied, and the view taken again.
-    """
-    found = copies.get((out, owner))
-    if found is None:
+    """The owner's copy of `out`; of a view with gaps the viewed memory is copied."""
+    known = copies.get((out, owner))
+    if known is None:
         producer = out.producer
         if (
             dense_order(out.spec) is not None
             or producer is None
             or dense_order(memory_of(out).spec) is None
         ):
-            found = cloned(nodes, out, primitive)
+            known = cloned(nodes, out, primitive)
         else:
             base = next(producer.operands())
             own = _separated(nodes, base, owner, copies, primitive)
@@ -78,25 +76,23 @@ def _separated(
                 for a in (producer.args, producer.kwargs)
             )
             node = Node(producer.op, args, kwargs, (), producer.where)
-            made = [
+            result = [
                 None
                 if value is None
                 else Value(f"{value.name}_again{len(nodes)}", value.spec, node)
                 for value in producer.outputs
             ]
-            node.outputs = tuple(made)
+            node.outputs = tuple(result)
             begin_with_operand(node)
             nodes.append(node)
-            found = made[producer.outputs.index(out)]
-            assert found is not None
-        copies[out, owner] = found
-    return found
+            known = result[producer.outputs.index(out)]
+            assert known is not None
+        copies[out, owner] = known
+    return known
 
 
 def _separate_writes(graph: Graph, primitive: bool) -> None:
-    """Copy what is written to an input if it is (a view of) an input that is written to as well, as
-    when two are swapped.
-    """
+    """Copy what is written to an input if it views another written input (a swap)."""
     written = {target for target, _ in graph.writes}
     graph.writes = [
         (target, cloned(graph.nodes, value, primitive) if memory_of(value) in written else value)
@@ -105,9 +101,7 @@ def _separate_writes(graph: Graph, primitive: bool) -> None:
 
 
 def cloned(nodes: list[Node], value: Value, primitive: bool) -> Value:
-    """A copy of `value` in memory of its own, in the same strides if they are dense; the call is
-    appended to `nodes`.
-    """
+    """A copy of `value` in separate memory, same strides if dense; appended to `nodes`."""
     spec = value.spec
     if dense_order(spec) is None:
         stride = None

@@ -82,17 +82,13 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
 
 
 class _Default:
-    """The backend of compiles that name none: a setting of the process, as torch's is, held in this
-    one place.
-    """
+    """The default backend of `compile`: a setting of the process, held here alone."""
 
     backend: str | Backend = "inductor"
 
 
 def set_default_backend(backend: str | Backend | None) -> None:
-    """Have `compile` without `backend` use this one, by name or as a callable; None goes back to
-    "inductor".
-    """
+    """Set the default backend of `compile`, by name or callable; None: "inductor"."""
     _Default.backend = backend or "inductor"
 
 
@@ -108,9 +104,7 @@ def list_backends() -> list[str]:
 
 
 def lookup_backend(backend: str | Backend, context: Context) -> Backend:
-    """The backend of that name, or the callable itself. Raises ValueError that lists the known
-    names.
-    """
+    """The backend of that name, or the callable itself; ValueError lists the known names."""
     if callable(backend):
         return _reporting(backend, context)
     factory = _REGISTERED.get(backend)
@@ -222,9 +216,7 @@ def cudagraphs(context: Context) -> Backend:
 def _through_autograd(
     context: Context, compiler_for: Callable[[GraphReport], GraphCompiler]
 ) -> Backend:
-    """A backend that hands autograd's graphs to a compiler, and runs eagerly what cannot be
-    compiled.
-    """
+    """A backend that gives autograd's graphs to a compiler; the rest runs eagerly."""
 
     def compile_one(
         gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
@@ -233,10 +225,7 @@ def _through_autograd(
         try:
             with Stopwatch(graph_report.seconds, "backend"):
                 compiled = aot(
-                    gm,
-                    example_inputs,
-                    compiler_for(graph_report),
-                    options=context.options.autograd,
+                    gm, example_inputs, compiler_for(graph_report), options=context.options.autograd
                 )
                 gm.meta["writes_last"] = True
                 if (recomputes := gm.meta.get("partition")) is not None:

@@ -79,9 +79,9 @@ def disable(
         return CompiledModule(fn, disable_function(fn.__call__, recursive, reason), again)
     if isinstance(fn, type):
         for name in ("__init__", "__call__"):
-            found = getattr(fn, name, None)
-            if isinstance(found, types.FunctionType):
-                setattr(fn, name, disable_function(found, recursive, reason))
+            result = getattr(fn, name, None)
+            if isinstance(result, types.FunctionType):
+                setattr(fn, name, disable_function(result, recursive, reason))
         return fn
     if not callable(fn) and not isinstance(fn, (staticmethod, classmethod)):
         raise TypeError(f"disable takes a callable, a module or a class, not a {type(fn).__name__}")

@@ -51,9 +51,7 @@ LOG_TOPICS = (
 
 
 def read_environment() -> Environment:
-    """The current environment; called once for each `flambeau.compile`, never at import. ValueError
-    for an unknown topic or level.
-    """
+    """The environment, read once a `flambeau.compile`; ValueError for an unknown topic or level."""
 
     def flag(name: str) -> bool:
         return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")

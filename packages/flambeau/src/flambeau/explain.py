@@ -105,9 +105,7 @@ class GraphExplanation:
 
 @dataclass(frozen=True)
 class BreakExplanation:
-    """Why a frame runs eagerly in part: a stable id, the cause and place in the user's terms, and
-    what may help.
-    """
+    """Why a frame runs partly eagerly: id, cause and place in the user's terms, and a hint."""
 
     id: str
     cause: str
@@ -117,9 +115,7 @@ class BreakExplanation:
 
 @dataclass(frozen=True)
 class RecompileExplanation:
-    """Why a call was compiled although there were entries: for each of these, the guard that
-    failed, what it wanted and found.
-    """
+    """Why a call was recompiled: for each entry the failed guard, expected and actual."""
 
     failures: tuple[GuardFailure, ...]
     seconds: float
@@ -239,10 +235,10 @@ def _explanation(compiled: Callable[..., Any], result: Any) -> Explanation:
 
 
 def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
-    made = next(
+    result = next(
         (event for event in events if event.entry and event.entry.graph_module is graph.gm), None
     )
-    entry = None if made is None else made.entry
+    entry = None if result is None else result.entry
     ends = None if entry is None else entry.broken
     return GraphExplanation(
         calls=graph.calls,
@@ -252,7 +248,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
             GuardExplanation(guard_text(guard), guard.kind, guard.source.text(), guard.where)
             for guard in (() if entry is None else entry.guards)
         ),
-        seconds={"capture": made.capture_seconds if made else 0.0} | _stages(graph.seconds),
+        seconds={"capture": result.capture_seconds if result else 0.0} | _stages(graph.seconds),
         kernels=tuple(kernel.name for program in graph.programs for kernel in program.kernels),
         cache_hits=graph.cache.hits,
         cache_misses=graph.cache.misses,

@@ -70,9 +70,7 @@ def compile_split_graph(
 
 
 class _Cutter:
-    """Writes the graph that calls the pieces. `made` maps nodes of `gm` to nodes of it, `open` is
-    the piece that grows.
-    """
+    """Writes the graph that calls the pieces; `made`: nodes of `gm` -> its nodes."""
 
     def __init__(self, gm: fx.GraphModule, backend: Backend, ends: Iterable[fx.Node]) -> None:
         self.gm = gm
@@ -145,26 +143,24 @@ class _Cutter:
         self.graph_split += 1
         setattr(self.root, name, self._compiled(nodes, list(inputs), results))
         call = self.graph.call_module(name, tuple(self.made[given] for given in inputs))
-        for at, node in enumerate(results):
-            self.made[node] = self.graph.call_function(operator.getitem, (call, at))
+        for index, node in enumerate(results):
+            self.made[node] = self.graph.call_function(operator.getitem, (call, index))
 
     def _compiled(
         self, nodes: list[fx.Node], inputs: list[fx.Node], results: list[fx.Node]
     ) -> Callable[..., Any]:
         graph = fx.Graph()
-        made: dict[fx.Node, fx.Node] = {}
+        result: dict[fx.Node, fx.Node] = {}
         for given in inputs:
-            made[given] = graph.placeholder(given.name)
-            made[given].meta["spec"] = given.meta.get("spec")
+            result[given] = graph.placeholder(given.name)
+            result[given].meta["spec"] = given.meta.get("spec")
         for node in nodes:
-            made[node] = graph.node_copy(node, made.__getitem__)
-        graph.output(tuple(made[node] for node in results))
+            result[node] = graph.node_copy(node, result.__getitem__)
+        graph.output(tuple(result[node] for node in results))
         return self._compiled_graph(fx.GraphModule(torch.nn.Module(), graph, "Piece"))
 
     def _compiled_graph(self, piece: fx.GraphModule) -> Callable[..., Any]:
-        """A graph as a function of its own, with the sizes dynamic that are symbolic in its
-        placeholders' Specs.
-        """
+        """A graph as a separate function; sizes symbolic in its placeholders' Specs are dynamic."""
         dynamic: dict[str, frozenset[int]] = {}
         for node in piece.graph.nodes:
             dims = _symbolic_dims(node.meta.get("spec")) if node.op == "placeholder" else None

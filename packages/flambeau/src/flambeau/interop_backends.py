@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 def compile_with(
     backend: Backend, gm: fx.GraphModule, example_inputs: list[Any]
 ) -> Callable[..., tuple[Any, ...]]:
-    """What a backend from elsewhere makes of a graph, with the guards that it takes taken in
-    `gm.meta["size_env"]`.
-    """
+    """The result of a foreign backend; its guards are added to `gm.meta["size_env"]`."""
     inputs = _Inputs(gm, example_inputs)
     examples = [
         inputs.number(spec) if isinstance(spec, Expr) else example
@@ -99,9 +97,7 @@ class _Context(TracingContext):
 
 
 class _Inputs:
-    """The inputs of a graph as torch's compiler wants them: symbols of a ShapeEnv, and fake tensors
-    of such sizes.
-    """
+    """The inputs of a graph for torch's compiler: symbols of a ShapeEnv, and fake tensors."""
 
     def __init__(self, gm: fx.GraphModule, examples: list[Any]) -> None:
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -220,9 +216,7 @@ class _Inputs:
 
 
 class _Interior(torch.autograd.Function):
-    """The identity: gives a fake tensor the history that its real one has, so that writing to it is
-    no error.
-    """
+    """The identity: gives a fake tensor its real one's history, so that writes are no error."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:

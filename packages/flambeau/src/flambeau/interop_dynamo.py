@@ -36,11 +36,7 @@ def flambeau_backend(
 ) -> Callable[..., Any]:
     """Compile a graph that torch's capture made with Flambeau's autograd, inductor and runtime."""
     resolved = resolve(
-        fullgraph=False,
-        dynamic=None,
-        mode=mode,
-        options=options,
-        environment=read_environment(),
+        fullgraph=False, dynamic=None, mode=mode, options=options, environment=read_environment()
     )
     announce_mode(mode)
     context = Context(resolved, Report("torch.compile graph"))
@@ -107,9 +103,7 @@ class ImportedSizes:
         return fake
 
     def _imported(self, value: Any) -> Any:
-        """The spec of an example value: Specs of tensors, sizes, nested as the value is; None for
-        what has none.
-        """
+        """The spec of an example value: Specs and sizes, nested as it is, or None."""
         if isinstance(value, (tuple, list)):
             return tuple(map(self._imported, value))
         if isinstance(value, torch.SymInt):
@@ -127,9 +121,7 @@ class ImportedSizes:
         )
 
     def _size(self, size: int | torch.SymInt) -> Size:
-        """Our size for one of torch's; one that has no form here is specialised, with a guard of
-        torch's.
-        """
+        """Our size for one of torch's; one without a form here is specialised, guarded by torch."""
         if not isinstance(size, torch.SymInt):
             return size
         node = size.node
@@ -148,9 +140,9 @@ class ImportedSizes:
         if hint is None:
             self._symbols[symbol.name] = self.env.unbacked(lower=lower)
             return
-        made = self.env.symbol(int(hint), symbol, lower=lower)
-        self._symbols[symbol.name] = made
-        self._symints[str(made)] = shape_env.create_symintnode(symbol, hint=int(hint))
+        result = self.env.symbol(int(hint), symbol, lower=lower)
+        self._symbols[symbol.name] = result
+        self._symints[str(result)] = shape_env.create_symintnode(symbol, hint=int(hint))
 
 
 def _is_unbacked(value: Any) -> bool:

@@ -54,9 +54,7 @@ _CONNECTIVES = {"And": "and", "Or": "or", "Not": "not"}
 
 
 def size_from_torch(expression: Any, symbols: Mapping[str, Expr]) -> Size:
-    """Our size for a sympy expression; `symbols` are our symbols by torch's names. Raises
-    Untranslatable.
-    """
+    """Our size for a sympy expression over `symbols` (by torch's names), or Untranslatable."""
     if expression.is_Symbol:
         if expression.name not in symbols:
             raise Untranslatable(f"the symbol {expression}")
@@ -119,9 +117,7 @@ def size_to_torch(size: Size, symbols: Mapping[str, Any]) -> Any:
 
 
 def number_to_torch(number: Number, symbols: Mapping[str, Any]) -> Any:
-    """A size or a float of sizes as a number of torch's. A float that torch has no form for is
-    specialised, with guards of torch's.
-    """
+    """A torch number for a size or float; one without a form is specialised, guarded by torch."""
     if not isinstance(number, FloatExpr):
         return size_to_torch(number, symbols) if isinstance(number, sizes.Expr) else number
     if number.op in SYMBOLIC_FUNCTIONS and not number.op.startswith("math."):

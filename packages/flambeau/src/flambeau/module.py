@@ -50,9 +50,7 @@ class CompiledModule(nn.Module):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """torch.compile's class of compiled modules where the program has loaded it, else
-        CompiledModule.
-        """
+        """torch.compile's class of compiled modules if the program has loaded it, else ours."""
         loaded = sys.modules.get("torch._dynamo.eval_frame")
         recognised = getattr(loaded, "OptimizedModule", None)
         return recognised if isinstance(recognised, type) else type(self)
@@ -162,9 +160,7 @@ class CompiledModule(nn.Module):
         return (_compile_again, (self._recompile, self._orig_mod), self._own_state())
 
     def _own_state(self) -> dict[str, Any]:
-        """What the wrapper holds besides what every new one makes anew: hooks, a `forward` assigned
-        to it.
-        """
+        """What the wrapper has besides what each new one makes: hooks, an assigned `forward`."""
         fresh = ("_compiled", "_recompile")
         return {name: value for name, value in self.__dict__.items() if name not in fresh}
 

@@ -57,9 +57,7 @@ class Options:
 
 STAGES = ("capture", "autograd", "inductor", "runtime")
 _NOT_OPTIONS = frozenset({"fullgraph", "dynamic", "dynamic_shapes", "exporting", "own_frames"})
-"""Fields of CaptureOptions that are arguments of `compile`, or that `export` or the environment
-sets.
-"""
+"""Fields of CaptureOptions set by an argument of `compile`, by `export` or by the environment."""
 
 
 def known_options() -> dict[str, list[str]]:
@@ -175,9 +173,7 @@ _PLAIN: dict[str, type] = {"bool": bool, "float": float, "int": int, "str": str,
 
 
 def _check_value(key: str, value: Any, option: dataclasses.Field[Any], default: Any) -> None:
-    """A value must be what the option is annotated with; TypeError, or ValueError where it is none
-    of a `Literal`'s or a negative int.
-    """
+    """TypeError unless a value is what the option's annotation says; ValueError for a literal."""
     annotation = str(option.type)
     if annotation.startswith("Literal["):
         choices = ast.literal_eval(f"({annotation[8:-1]},)")

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fallback:
-    """A graph that runs eagerly although a compiler was asked for: the reason's stable id and its
-    text.
-    """
+    """A graph that runs eagerly though it should be compiled: the reason's id and its text."""
 
     reason: str
     text: str
@@ -32,9 +30,7 @@ class Fallback:
 
 @dataclass
 class GraphReport:
-    """One graph handed to the backend: its torch-level calls, the seconds each stage took, and why
-    it fell back, if it did.
-    """
+    """One graph for the backend: its calls, the seconds of each stage, the fallback's reason."""
 
     gm: torch.fx.GraphModule
     calls: int
@@ -76,9 +72,7 @@ class Report:
 
 
 class Stopwatch:
-    """`with Stopwatch(graph.seconds, "inductor"):` adds the block's wall-clock seconds to that
-    stage.
-    """
+    """`with Stopwatch(graph.seconds, "inductor"):` adds the block's seconds to that stage."""
 
     def __init__(self, seconds: dict[str, float], stage: str) -> None:
         self._seconds = seconds

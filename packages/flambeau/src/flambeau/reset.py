@@ -25,9 +25,7 @@ def remember(compiled: Callable[..., Any]) -> None:
 
 
 def reset() -> None:
-    """Drop every compiled entry of every callable that `compile` has returned; the next calls
-    compile anew.
-    """
+    """Drop every compiled entry of all that `compile` has returned; next calls recompile."""
     with _LOCK:
         states = list(_LIVE)
     for state in states:

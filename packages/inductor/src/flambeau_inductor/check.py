@@ -1,6 +1,4 @@
-"""Checkers of the borders and of the IR: what each stage relies on, checked where `debug_checks` is
-on and in every test.
-"""
+"""Checkers of borders and IR: what each stage relies on, run with `debug_checks` and in tests."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from flambeau_prims.graph import Value
 from flambeau_prims.primitives import Kind, Prim
 
 if TYPE_CHECKING:
-    from flambeau_inductor.ir import Axis, Body, Kernel
+    from flambeau_inductor.ir import Axis, Body, LoopKernel
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.schedule import Schedule
     from flambeau_prims.graph import Graph
@@ -36,9 +34,7 @@ class BorderError(ValueError):
 
 
 def check_graph(graph: Graph) -> None:
-    """Border 2: values are defined before use, operators are primitives or functional ATen
-    overloads.
-    """
+    """Border 2: values are defined before use; operators are primitives or functional ATen."""
     defined = set(graph.inputs)
     for node in graph.nodes:
         for value in node.operands():
@@ -67,9 +63,7 @@ def check_graph(graph: Graph) -> None:
 
 
 def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> None:
-    """Laws 2, 5 and 6 of `ir`: single assignment, definitions before uses, one dtype among
-    operands.
-    """
+    """Laws 2, 5, 6 of `ir`: single assignment, definitions before uses, one operand dtype."""
     dtypes: dict[str, torch.dtype] = {}
     axes = {axis.symbol.name for axis in (*outer, *inner)}
     for statement in body:
@@ -117,7 +111,7 @@ def check_compute(statement: Compute, dtypes: dict[str, torch.dtype], text: str)
             raise BorderError(f"arithmetic in a storage type: {text}")
 
 
-def check_kernel(kernel: Kernel) -> None:
+def check_kernel(kernel: LoopKernel) -> None:
     """A kernel's body, and that it uses the buffers and sizes it declares."""
     check_body(kernel.body, kernel.outer, kernel.inner)
     declared = {param.name for param in kernel.params}
@@ -137,9 +131,7 @@ def check_lowered(lowered: Lowered) -> None:
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Every buffer is written before it is read, and not touched after it is freed or its memory
-    taken over.
-    """
+    """Buffers are written before read, and not used after they are freed or taken over."""
     buffers = schedule.lowered.buffers
     written = {name for name, buffer in buffers.items() if buffer.role == "input"}
     dead: set[str] = set()

@@ -34,9 +34,7 @@ def compile_graph(
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a graph was compiled, for people: kernels in loop IR, in launch order, and fusions that
-    were refused.
-    """
+    """How a graph was compiled: kernels in loop IR in launch order, and refused fusions."""
 
     kernels: tuple[str, ...]
     refusals: tuple[Refusal, ...]

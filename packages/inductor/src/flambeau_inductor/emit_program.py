@@ -30,16 +30,12 @@ if TYPE_CHECKING:
 def emit_program(
     schedule: Schedule, options: InductorOptions, backends: dict[str, KernelBackend] | None = None
 ) -> rt.Program:
-    """The Program of a schedule. `backends` (device type -> generator) replaces the registered code
-    generators.
-    """
+    """The Program of a schedule. `backends`: device type -> generator, instead of the usual."""
     return _Emitter(schedule, options, backends or {}).emit()
 
 
 def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, ScheduledKernel]:
-    """Step number -> the kernel to launch there; nothing is launched where nobody reads what the
-    nests compute.
-    """
+    """Step number -> the kernel to launch; none where no one reads the results."""
     lowered = schedule.lowered
     dtypes = {name: buffer.spec.dtype for name, buffer in lowered.buffers.items()}
     kernels = {
@@ -161,13 +157,13 @@ class _Emitter:
         own = self.lowered.buffers[ref.buffer].spec
         if ref.spec is own:
             return ref.buffer
-        found = self.views.get((ref.buffer, ref.spec))
-        if found is None:
-            found = self.views[ref.buffer, ref.spec] = f"view{self.view_count}"
+        cached = self.views.get((ref.buffer, ref.spec))
+        if cached is None:
+            cached = self.views[ref.buffer, ref.spec] = f"view{self.view_count}"
             self.view_count += 1
-            self.tensors[found] = self.describe(found, ref.spec)
-            self.steps.append(rt.View(found, ref.buffer))
-        return found
+            self.tensors[cached] = self.describe(cached, ref.spec)
+            self.steps.append(rt.View(cached, ref.buffer))
+        return cached
 
     # Extern calls
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.indexing.expressions import evaluate_expr
-from flambeau_inductor.scalar_ops import SCALAR_OPS, Replay
+from flambeau_inductor.scalar_ops import SCALAR_OPS, Replay, install
 from flambeau_prims.primitives import PRIMS
 
 if TYPE_CHECKING:
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from flambeau_inductor.ir import Axis, Integer, Kernel, Number, Statement
+    from flambeau_inductor.ir import Axis, Integer, LoopKernel, Number, Statement
 
 
-def run_kernel(kernel: Kernel, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
-    """Run a kernel on tensors in place; each tensor's data pointer is where the kernel's index 0
-    is.
-    """
+def run_kernel(kernel: LoopKernel, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
+    """Run a kernel on tensors in place; a tensor's data pointer is the kernel's index 0."""
     memory = {
         param.name: _flat(tensor) for param, tensor in zip(kernel.params, buffers, strict=True)
     }
@@ -50,7 +48,7 @@ class Evaluator:
     """ScalarOps on torch tensors of shape [outer points or 1, inner points or 1]."""
 
     def __init__(
-        self, kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: dict[str, int]
+        self, kernel: LoopKernel, memory: Mapping[str, torch.Tensor], sizes: dict[str, int]
     ) -> None:
         self.memory = memory
         self.names: dict[str, Any] = dict(sizes)
@@ -78,11 +76,9 @@ class Evaluator:
     # Leaves and memory
 
     def constant(self, value: Number, dtype: torch.dtype) -> torch.Tensor:
-        return (
-            torch.tensor([[value]]).to(dtype)
-            if dtype.is_floating_point
-            else torch.tensor([[value]], dtype=dtype)
-        )
+        if dtype.is_floating_point:
+            return torch.tensor([[value]]).to(dtype)
+        return torch.tensor([[value]], dtype=dtype)
 
     def index_value(self, expr: sympy.Expr, dtype: torch.dtype) -> torch.Tensor:
         return self.positions(expr).to(dtype)
@@ -122,9 +118,7 @@ class Evaluator:
 
     def reduce(self, kind: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         value = value.expand(value.shape[0], self.inner)
-        if kind in ("argmax", "argmin"):
-            return getattr(torch, kind)(value, dim=1, keepdim=True)
-        if kind in ("any", "all"):
+        if kind in ("argmax", "argmin", "any", "all"):
             return getattr(torch, kind)(value, dim=1, keepdim=True)
         if kind in ("max", "min"):
             return getattr(torch, "a" + kind)(value, dim=1, keepdim=True)
@@ -143,24 +137,16 @@ class Evaluator:
     def float_of_bits(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return x.view(torch.float64)
 
-    # The rest: the primitives' own references
-
 
 def _pointwise(name: str) -> Any:
+    """The operator as the primitive of its name computes it."""
     reference = PRIMS[name].reference
 
-    def method(self: Evaluator, *args: Any) -> torch.Tensor:
+    def function(*args: Any) -> torch.Tensor:
         operands = torch.broadcast_tensors(*args[:-1]) if len(args) > 2 else args[:-1]
         return reference(*operands)
 
-    method.__name__ = name
-    return method
+    return function
 
 
-def _install() -> None:
-    for name in SCALAR_OPS:
-        if name not in ("where", "cast", "float_of_bits"):
-            setattr(Evaluator, name, _pointwise(name))
-
-
-_install()
+install(Evaluator, {name: _pointwise(name) for name in SCALAR_OPS if not hasattr(Evaluator, name)})

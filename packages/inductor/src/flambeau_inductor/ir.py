@@ -1,7 +1,7 @@
 """The loop IR: the whole of it is on this page.
 
-A Kernel is a loop nest over two groups of axes and one flat, single-assignment body. Softmax over
-the rows of a matrix:
+A LoopKernel is a loop nest over two groups of axes and one flat, single-assignment body. Softmax
+over the rows of a matrix:
 
     kernel cpu (b0: f32 read, b1: f32 write) [k0]
       outer i0 < k0
@@ -75,9 +75,7 @@ class IndexValue:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`buffer[index]`. If `mask` names a bool value that is false, nothing is read and the result
-    is zero.
-    """
+    """`buffer[index]`; zero, with nothing read, where `mask` names a bool value that is false."""
 
     name: str
     dtype: torch.dtype
@@ -112,9 +110,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class CheckIndex:
-    """An indirect index must lie in [0, size): the program's behaviour is an error if not. Masked
-    like a Load.
-    """
+    """An indirect index must lie in [0, size), or the program raises. Masked like a Load."""
 
     value: str
     size: Integer
@@ -123,9 +119,7 @@ class CheckIndex:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`buffer[index] = value`; distinct points of the (outer, or outer and inner) axes store to
-    distinct places.
-    """
+    """`buffer[index] = value`; distinct points of the axes store to distinct places."""
 
     buffer: str
     index: sympy.Expr
@@ -144,9 +138,7 @@ REDUCE_KINDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop: `symbol` runs from 0 below `size`. Size 1 axes are dropped; a size may be 0 at run
-    time.
-    """
+    """A loop: `symbol` runs from 0 below `size`, which may be 0 at run time, but is not 1."""
 
     symbol: sympy.Symbol
     size: Integer
@@ -154,9 +146,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A buffer that a kernel is given, by its data pointer. `access` is "read", "write" or
-    "update".
-    """
+    """A buffer of a kernel, by its data pointer. `access` is "read", "write" or "update"."""
 
     name: str
     dtype: torch.dtype
@@ -164,8 +154,8 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """A loop nest in canonical names, so that equal work is an equal Kernel and is built once.
+class LoopKernel:
+    """A loop nest in canonical names, so that equal work is an equal LoopKernel and is built once.
 
     Buffers are b0, b1, ...; values v0, v1, ...; axes i0, ... (outer) and r0, ... (inner); sizes k0,
     ... in the order in which a launch passes them (int64). `hints` gives likely sizes of those, for
@@ -189,11 +179,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledKernel:
-    """One launch of a Kernel: the program's tensors for its params, and Dims (ints or text) for its
-    sizes.
-    """
+    """One launch of a LoopKernel: the tensors for its params, and Dims (ints or text) for sizes."""
 
-    kernel: Kernel
+    kernel: LoopKernel
     buffers: tuple[str, ...]
     ints: tuple[int | str, ...]
     device: str  # "cpu" or "cuda:0"
@@ -237,7 +225,7 @@ def format_statement(statement: Statement) -> str:
             return f"store {buffer}[{index}] {value}"
 
 
-def format_kernel(kernel: Kernel) -> str:
+def format_kernel(kernel: LoopKernel) -> str:
     """A kernel as text, inner statements indented one step deeper than row statements."""
     params = ", ".join(f"{p.name}: {dtype_name(p.dtype)} {p.access}" for p in kernel.params)
     sizes = f" [{', '.join(map(str, kernel.sizes))}]" if kernel.sizes else ""
@@ -289,9 +277,7 @@ def finds_positions(body: Body) -> bool:
 
 
 def is_inner(statement: Statement, inner: set[str]) -> bool:
-    """Whether a statement holds for every inner point; `inner` has the inner axes' names and the
-    inner values.
-    """
+    """Whether a statement holds for every inner point; `inner`: inner axes and values."""
     if isinstance(statement, Reduce):
         return False
     if any(name in inner for name in operands(statement)):

@@ -32,9 +32,7 @@ class Buffer:
 
 @dataclass(eq=False, slots=True)
 class LoopNest:
-    """One loop nest before fusion: ir.Body whose buffers are Buffer names. Its axes are its own
-    ("i0", ...; "r0", ...).
-    """
+    """One loop nest before fusion: an ir.Body over Buffer names, with axes "i0".. and "r0".."""
 
     order: int
     device: str

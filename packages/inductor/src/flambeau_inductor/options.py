@@ -13,9 +13,7 @@ class InductorOptions:
     """Keep float32 inside a kernel where the graph rounds to float16/bfloat16 and back."""
 
     inline_cost: int = 24
-    """A value with several readers is computed again in each while that costs at most this many
-    adds; else it is stored.
-    """
+    """The cost in adds up to which a value with several readers is recomputed, not stored."""
 
     inline_reads: int = 1
     """A value computed from more large tensors than this is stored when it has several readers:
@@ -27,9 +25,7 @@ class InductorOptions:
     """At most this many loop nests share a kernel."""
 
     max_kernel_statements: int = 1000
-    """Nests are not put together into a kernel of more statements than this: compilers take longer
-    and longer for each.
-    """
+    """The most statements in a fused kernel: compile time grows faster than the kernel."""
 
     max_kernel_buffers: int = 256
     """Nor into one that takes more buffers than this: executors and devices bound them."""

@@ -1,6 +1,4 @@
-"""A schedule: groups of loop nests and extern calls in the order they run, and the memory they run
-in.
-"""
+"""A schedule: loop nests and extern calls in groups, in the order they run, and their memory."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Schedule:
-    """What `emit_program` prints. `last_use`: buffer -> the step that touches it last; `kept`:
-    buffers that outputs are on.
-    """
+    """`emit_program`'s input. `last_use`: buffer -> last step; `kept`: buffers of outputs."""
 
     lowered: Lowered
     groups: list[Group]

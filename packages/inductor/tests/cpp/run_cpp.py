@@ -12,7 +12,7 @@ from flambeau_inductor.codegen.cpp.backend import write_source
 from flambeau_inductor.codegen.cpp.writer import is_checked
 from flambeau_inductor.evaluate import run_kernel
 from flambeau_inductor.indexing.expressions import symbol
-from flambeau_inductor.ir import Axis, Kernel, Param
+from flambeau_inductor.ir import Axis, LoopKernel, Param
 from flambeau_runtime import RuntimeOptions
 from flambeau_runtime.build import cpp
 
@@ -35,7 +35,9 @@ def axes(*pairs) -> tuple[Axis, ...]:
 class Library:
     """Kernels, built together."""
 
-    def __init__(self, kernels: dict[str, Kernel], options: RuntimeOptions | None = None) -> None:
+    def __init__(
+        self, kernels: dict[str, LoopKernel], options: RuntimeOptions | None = None
+    ) -> None:
         self.kernels = kernels
         self.text = write_source([(kernel, name) for name, kernel in kernels.items()])
         (path,) = cpp.build([self.text], options or OPTIONS)

@@ -11,7 +11,7 @@ import torch
 from run_cpp import I0, I1, K0, OPTIONS, Library, axes, params
 
 from flambeau_inductor.codegen.cpp.float16_rows import on_rows
-from flambeau_inductor.ir import Compute, Kernel, Load, Store
+from flambeau_inductor.ir import Compute, Load, LoopKernel, Store
 from flambeau_runtime.build import isa
 
 F16, F32 = torch.float16, torch.float32
@@ -36,12 +36,12 @@ TWICE = (
 )
 
 
-def kernels() -> dict[str, Kernel]:
+def kernels() -> dict[str, LoopKernel]:
     row = axes((I0, K0))
     return {
-        "widen": Kernel("cpu", params((F16, "read"), (F32, "write")), (K0,), row, (), WIDEN),
-        "narrow": Kernel("cpu", params((F32, "read"), (F16, "write")), (K0,), row, (), NARROW),
-        "twice": Kernel(
+        "widen": LoopKernel("cpu", params((F16, "read"), (F32, "write")), (K0,), row, (), WIDEN),
+        "narrow": LoopKernel("cpu", params((F32, "read"), (F16, "write")), (K0,), row, (), NARROW),
+        "twice": LoopKernel(
             "cpu",
             params((F16, "update"), (F16, "write")),
             (K0,),

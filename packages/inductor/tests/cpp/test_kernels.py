@@ -22,8 +22,8 @@ from flambeau_inductor.ir import (
     Compute,
     Constant,
     IndexValue,
-    Kernel,
     Load,
+    LoopKernel,
     Reduce,
     Store,
 )
@@ -41,7 +41,7 @@ ZERO = I0 * 0
 READ, WRITE = (F32, "read"), (F32, "write")
 
 
-def softmax(columns) -> Kernel:
+def softmax(columns) -> LoopKernel:
     sizes = (K0,) if isinstance(columns, int) else (K0, K1)
     body = (
         Load("v0", F32, "b0", columns * I0 + R0),
@@ -52,10 +52,10 @@ def softmax(columns) -> Kernel:
         Compute("v5", F32, "div", ("v3", "v4")),
         Store("b1", columns * I0 + R0, "v5"),
     )
-    return Kernel("cpu", params(READ, WRITE), sizes, axes((I0, K0)), axes((R0, columns)), body)
+    return LoopKernel("cpu", params(READ, WRITE), sizes, axes((I0, K0)), axes((R0, columns)), body)
 
 
-def reduction(dtype, kinds, outer, inner, index, sizes=()) -> Kernel:
+def reduction(dtype, kinds, outer, inner, index, sizes=()) -> LoopKernel:
     """One Reduce of each kind of the same load; each stored to its own buffer along the last outer
     axis, if any.
     """
@@ -67,10 +67,10 @@ def reduction(dtype, kinds, outer, inner, index, sizes=()) -> Kernel:
         body += [Reduce(f"v{n}", result, kind, "v0")]
     for n in range(1, len(kinds) + 1):
         body += [Store(f"b{n}", place, f"v{n}")]
-    return Kernel("cpu", params(*described), sizes, axes(*outer), axes(*inner), tuple(body))
+    return LoopKernel("cpu", params(*described), sizes, axes(*outer), axes(*inner), tuple(body))
 
 
-def standardize(outer, inner, index, count) -> Kernel:
+def standardize(outer, inner, index, count) -> LoopKernel:
     """(x - mean) / sqrt(var + eps): three loops, two reductions, row values between them."""
     body = (
         Load("v0", F32, "b0", index),
@@ -89,10 +89,10 @@ def standardize(outer, inner, index, count) -> Kernel:
         Store("b2", outer[-1][0], "v10"),
     )
     sizes = (K0, K1)
-    return Kernel("cpu", params(READ, WRITE, WRITE), sizes, axes(*outer), axes(*inner), body)
+    return LoopKernel("cpu", params(READ, WRITE, WRITE), sizes, axes(*outer), axes(*inner), body)
 
 
-def whole_and_back() -> Kernel:
+def whole_and_back() -> LoopKernel:
     """Everything reduced to one point, then each element compared with it: threads must meet in
     between.
     """
@@ -107,19 +107,19 @@ def whole_and_back() -> Kernel:
         Store("b2", ZERO, "v4"),
         Store("b3", ZERO, "v6"),
     )
-    return Kernel(
+    return LoopKernel(
         "cpu", params(READ, WRITE, WRITE, (I64, "write")), (K0,), (), axes((R0, K0)), body
     )
 
 
-def copy_of(shape, index, dtype=F32) -> Kernel:
+def copy_of(shape, index, dtype=F32) -> LoopKernel:
     """out[i] = in[index], out contiguous."""
     names = (I0, I1, I2)[: len(shape)]
     place = ZERO
     for name, size in zip(names, shape, strict=True):
         place = place * size + name
     body = (Load("v0", dtype, "b0", index), Store("b1", place.expand(), "v0"))
-    return Kernel(
+    return LoopKernel(
         "cpu",
         params((dtype, "read"), (dtype, "write")),
         (),
@@ -129,7 +129,7 @@ def copy_of(shape, index, dtype=F32) -> Kernel:
     )
 
 
-def embedding(dynamic: bool) -> Kernel:
+def embedding(dynamic: bool) -> LoopKernel:
     rows = K1 if dynamic else 100
     body = (
         Load("v0", I64, "b1", I0),
@@ -138,12 +138,12 @@ def embedding(dynamic: bool) -> Kernel:
         Store("b2", 64 * I0 + I1, "v1"),
     )
     sizes = (K0, K1) if dynamic else (K0,)
-    return Kernel(
+    return LoopKernel(
         "cpu", params(READ, (I64, "read"), WRITE), sizes, axes((I0, K0), (I1, 64)), (), body
     )
 
 
-def pad_low_high() -> Kernel:
+def pad_low_high() -> LoopKernel:
     """A row of K0 elements with 3 before and 2 after it."""
     body = (
         IndexValue("v0", I64, I0 - 3),
@@ -157,10 +157,10 @@ def pad_low_high() -> Kernel:
         Compute("v8", F32, "where", ("v5", "v6", "v7")),
         Store("b1", I0, "v8"),
     )
-    return Kernel("cpu", params(READ, WRITE), (K0,), axes((I0, K0 + 5)), (), body)
+    return LoopKernel("cpu", params(READ, WRITE), (K0,), axes((I0, K0 + 5)), (), body)
 
 
-def update_and_two_outputs() -> Kernel:
+def update_and_two_outputs() -> LoopKernel:
     """b0 += 1 in place; its old value and whether it was positive to other buffers."""
     body = (
         Load("v0", F32, "b0", I0),
@@ -172,15 +172,15 @@ def update_and_two_outputs() -> Kernel:
         Store("b1", I0, "v0"),
         Store("b2", I0, "v3"),
     )
-    return Kernel(
+    return LoopKernel(
         "cpu", params((F32, "update"), WRITE, (BOOL, "write")), (K0,), axes((I0, K0)), (), body
     )
 
 
-def unflatten() -> Kernel:
+def unflatten() -> LoopKernel:
     """A gather by division and modulus of the loop axis."""
     body = (Load("v0", F32, "b0", Mod(I0, K1) * K0 + FloorDiv(I0, K1)), Store("b1", I0, "v0"))
-    return Kernel("cpu", params(READ, WRITE), (K0, K1), axes((I0, K0 * K1)), (), body)
+    return LoopKernel("cpu", params(READ, WRITE), (K0, K1), axes((I0, K0 * K1)), (), body)
 
 
 KINDS = ("sum", "prod", "max", "min", "argmax", "argmin")

@@ -11,7 +11,7 @@ from run_cpp import I0, I1, OPTIONS, axes, params
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_inductor.codegen.cpp.backend import write_source
 from flambeau_inductor.codegen.cpp.peel import peel
-from flambeau_inductor.ir import Compute, Constant, IndexValue, Kernel, Load, Store
+from flambeau_inductor.ir import Compute, Constant, IndexValue, Load, LoopKernel, Store
 from flambeau_prims.builder import Builder
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.sizes import SizeEnv
@@ -183,5 +183,5 @@ def test_what_is_not_peeled():
 
 
 def test_golden(golden):
-    kernel = Kernel("cpu", params((F32, "read"), (F32, "write")), (), AXES, (), BODY)
+    kernel = LoopKernel("cpu", params((F32, "read"), (F32, "write")), (), AXES, (), BODY)
     golden("cpp_peeled", write_source([(kernel, "peeled")]))

@@ -16,7 +16,7 @@ import torch
 from run_cpp import I0, K0, Library, axes, params
 
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
-from flambeau_inductor.ir import Compute, Kernel, Load, Store
+from flambeau_inductor.ir import Compute, Load, LoopKernel, Store
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.primitives import PRIMS
 from flambeau_prims.spec import Spec
@@ -89,13 +89,13 @@ def operators():
 CASES = list(operators())
 
 
-def kernel_of(name: str, dtype: torch.dtype) -> Kernel:
+def kernel_of(name: str, dtype: torch.dtype) -> LoopKernel:
     arity = SCALAR_OPS[name].arity
     result = torch.bool if SCALAR_OPS[name].result == "bool" else dtype
     loads = tuple(Load(f"v{n}", dtype, f"b{n}", I0) for n in range(arity))
     compute = Compute("v9", result, name, tuple(f"v{n}" for n in range(arity)))
     described = [(dtype, "read")] * arity + [(result, "write")]
-    return Kernel(
+    return LoopKernel(
         "cpu",
         params(*described),
         (K0,),
@@ -105,16 +105,18 @@ def kernel_of(name: str, dtype: torch.dtype) -> Kernel:
     )
 
 
-def cast_kernel(source: torch.dtype, to: torch.dtype) -> Kernel:
+def cast_kernel(source: torch.dtype, to: torch.dtype) -> LoopKernel:
     body = (Load("v0", source, "b0", I0), Compute("v1", to, "cast", ("v0",)), Store("b1", I0, "v1"))
-    return Kernel("cpu", params((source, "read"), (to, "write")), (K0,), axes((I0, K0)), (), body)
+    return LoopKernel(
+        "cpu", params((source, "read"), (to, "write")), (K0,), axes((I0, K0)), (), body
+    )
 
 
 def short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def all_kernels() -> dict[str, Kernel]:
+def all_kernels() -> dict[str, LoopKernel]:
     kernels = {f"{name}_{short(dtype)}": kernel_of(name, dtype) for name, dtype in CASES}
     for source, to in itertools.product((*DTYPES, *HALF_DTYPES), repeat=2):
         kernels[f"cast_{short(source)}_{short(to)}"] = cast_kernel(source, to)

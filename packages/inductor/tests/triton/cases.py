@@ -17,8 +17,8 @@ from flambeau_inductor.ir import (
     Compute,
     Constant,
     IndexValue,
-    Kernel,
     Load,
+    LoopKernel,
     Param,
     Reduce,
     Store,
@@ -90,7 +90,7 @@ class Case:
     """
 
     name: str
-    kernel: Kernel
+    kernel: LoopKernel
     buffers: list[torch.Tensor]
     ints: tuple[int, ...] = ()
     relative_error: float = 1e-5
@@ -182,7 +182,7 @@ def scalar_cases(count: int = 83) -> Iterator[Case]:
             out = f"b{len(inputs)}"
             body = (*loads, Compute("v9", result, name, args), Store(out, i, "v9"))
             params = tuple(Param(f"b{n}", x.dtype, "read") for n, x in enumerate(inputs))
-            kernel = Kernel(
+            kernel = LoopKernel(
                 "cuda", (*params, Param(out, result, "write")), (), (Axis(i, count),), (), body
             )
             tolerance = 1e-5 if dtype is F32 else 1e-12
@@ -209,7 +209,7 @@ def cast_cases(count: int = 41) -> Iterator[Case]:
                 Store("b1", i, "v1"),
             )
             params = (Param("b0", source, "read"), Param("b1", to, "write"))
-            kernel = Kernel("cuda", params, (), (Axis(i, count),), (), body)
+            kernel = LoopKernel("cuda", params, (), (Axis(i, count),), (), body)
             yield Case(f"cast-{source}-{to}", kernel, [x, torch.zeros(count, dtype=to)])
 
 
@@ -244,7 +244,7 @@ def reduction_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterat
                 Store("b1", i, "v1"),
             )
             params = (Param("b0", dtype, "read"), Param("b1", result, "write"))
-            kernel = Kernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
+            kernel = LoopKernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
             # An empty row stands in front of memory that is not its own.
             buffers = [x if row else sample(dtype, 64), torch.zeros(rows, dtype=result)]
             yield Case(f"{kind}-{dtype}-{rows}x{row}", kernel, buffers, (), 1e-4, tiling)
@@ -264,7 +264,7 @@ def softmax(rows: int, row: int) -> Case:
         Store("b1", index, "v5"),
     )
     params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
-    kernel = Kernel("cuda", params, (k,), (Axis(i, k),), (Axis(r, row),), body)
+    kernel = LoopKernel("cuda", params, (k,), (Axis(i, k),), (Axis(r, row),), body)
     return Case(
         f"softmax-{rows}x{row}", kernel, [torch.randn(rows * row), torch.zeros(rows * row)], (rows,)
     )
@@ -279,7 +279,7 @@ def column_sum(rows: int, columns: int) -> Case:
         Store("b1", i, "v1"),
     )
     params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
-    kernel = Kernel("cuda", params, (), (Axis(i, columns),), (Axis(r, rows),), body)
+    kernel = LoopKernel("cuda", params, (), (Axis(i, columns),), (Axis(r, rows),), body)
     return Case(
         f"columns-{rows}x{columns}",
         kernel,
@@ -299,7 +299,7 @@ def transposed(rows: int, columns: int) -> Case:
         Store("b1", columns * i + j, "v2"),
     )
     params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
-    kernel = Kernel("cuda", params, (), (Axis(i, rows), Axis(j, columns)), (), body)
+    kernel = LoopKernel("cuda", params, (), (Axis(i, rows), Axis(j, columns)), (), body)
     return Case(
         f"transposed-{rows}x{columns}",
         kernel,
@@ -324,7 +324,7 @@ def padded(length: int, pad: int) -> Case:
     )
     total = length + 2 * pad
     params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
-    kernel = Kernel("cuda", params, (), (Axis(i, total),), (), body)
+    kernel = LoopKernel("cuda", params, (), (Axis(i, total),), (), body)
     return Case("padded", kernel, [torch.randn(length), torch.zeros(total)])
 
 
@@ -375,7 +375,7 @@ def pooled(planes: int, height: int, width: int) -> Case:
     x[::13] = float("nan")
     results = planes * rows * columns
     buffers = [x, torch.zeros(results), torch.zeros(results, dtype=I32)]
-    return Case("pooled", Kernel("cuda", params, (), axes, (), tuple(body)), buffers)
+    return Case("pooled", LoopKernel("cuda", params, (), axes, (), tuple(body)), buffers)
 
 
 def pooled_gradient(planes: int, height: int, width: int) -> Case:
@@ -409,7 +409,7 @@ def pooled_gradient(planes: int, height: int, width: int) -> Case:
     x = torch.randn(planes, height, width)
     values, indices = torch.nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
     buffers = [indices.flatten(), torch.randn(values.numel()), torch.zeros(x.numel())]
-    return Case("pooled_gradient", Kernel("cuda", params, (), axes, (), tuple(body)), buffers)
+    return Case("pooled_gradient", LoopKernel("cuda", params, (), axes, (), tuple(body)), buffers)
 
 
 def gathered(rows: int, width: int) -> Case:
@@ -422,7 +422,7 @@ def gathered(rows: int, width: int) -> Case:
         Store("b2", i, "v1"),
     )
     params = (Param("b0", I64, "read"), Param("b1", F32, "read"), Param("b2", F32, "write"))
-    kernel = Kernel("cuda", params, (), (Axis(i, rows * width),), (), body)
+    kernel = LoopKernel("cuda", params, (), (Axis(i, rows * width),), (), body)
     buffers = [torch.randint(0, 5, (rows,)), torch.randn(5 * width), torch.zeros(rows * width)]
     return Case("gathered", kernel, buffers)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_inductor.codegen.triton.tiling import Tiling
-    from flambeau_inductor.ir import Kernel
+    from flambeau_inductor.ir import LoopKernel
 
 NUMPY_NAMES = {
     "asin": "arcsin",
@@ -107,7 +107,7 @@ def run(
 
 
 def run_kernel(
-    kernel: Kernel, tiling: Tiling, buffers: Sequence[torch.Tensor], ints: Sequence[int]
+    kernel: LoopKernel, tiling: Tiling, buffers: Sequence[torch.Tensor], ints: Sequence[int]
 ) -> None:
     """Generate Triton for a kernel of the loop IR and run it on tensors, each from its data pointer
     on.

@@ -32,9 +32,7 @@ Operand: TypeAlias = Any
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which eager's kernels compute for tensors of `dtype`: float32 for float16 and
-    bfloat16.
-    """
+    """The dtype in which eager computes for `dtype`: float32 for float16 and bfloat16."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
@@ -83,10 +81,10 @@ class Builder:
     def _infer(self, prim: Prim, args: tuple[Any, ...]) -> Spec:
         known = tuple([_spec_argument(arg) for arg in args])
         key = (prim, *known)
-        found = self._inferred.get(key)
-        if found is None:
-            found = self._inferred[key] = prim.infer(*known)
-        return found
+        cached = self._inferred.get(key)
+        if cached is None:
+            cached = self._inferred[key] = prim.infer(*known)
+        return cached
 
     def _constant_as(self, x: Value, *, dtype: torch.dtype) -> Value:
         """A constant in another dtype."""
@@ -136,9 +134,7 @@ class Builder:
     def broadcast(
         self, operands: Sequence[Operand], dtype: torch.dtype | None = None
     ) -> list[Operand]:
-        """Tensor operands expanded to their common shape, on one device, and cast to `dtype` if one
-        is given.
-        """
+        """Tensors expanded to their common shape, on one device, and cast to `dtype` if given."""
         tensors = [op for op in operands if isinstance(op, Value)]
         shape = broadcast_shapes(*[op.spec.shape for op in tensors])
         # A 0-dim CPU tensor may meet tensors of any device.
@@ -206,13 +202,18 @@ def wrap_dims(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
 
 def memory_of(x: Value) -> Value:
     """The Value whose memory x is a view of: an input, or a result that is no view."""
-    while (
-        x.producer is not None
-        and isinstance(x.producer.op, Prim)
-        and x.producer.op.kind is Kind.VIEW
-    ):
-        x = x.producer.args[0]
+    while (source := viewed_by(x)) is not None:
+        x = source
     return x
+
+
+def viewed_by(x: Value) -> Value | None:
+    """The Value that a view primitive makes x of, or None if x is no such view."""
+    node = x.producer
+    if node is None or not isinstance(node.op, Prim) or node.op.kind is not Kind.VIEW:
+        return None
+    source: Value = node.args[0]
+    return source
 
 
 def is_float(x: Operand) -> bool:
@@ -259,9 +260,7 @@ def _number_of(number: Any, dtype: torch.dtype) -> Any:
 
 
 def _numbers_for_constants(prim: Prim, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-    """A pointwise primitive's operands, constants as numbers, as long as a tensor stays to say the
-    dtype and shape.
-    """
+    """A pointwise primitive's operands, with constants as numbers if a tensor remains."""
     first = 1 if prim is _WHERE else 0  # where's condition stays a tensor
     constants = [_constant(op) for op in operands[first:]]
     if not any(constants) or not any(

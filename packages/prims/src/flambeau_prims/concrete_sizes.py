@@ -17,9 +17,7 @@ from flambeau_prims.sizes import as_int
 def with_concrete_sizes(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with numbers for symbolic ones; the tensors among them get concrete
-    sizes.
-    """
+    """The arguments of a call with concrete numbers and sizes for symbolic ones."""
     for tensor in _tensors((args, tuple(kwargs.values()))):
         _make_concrete(tensor)
     return concrete(args), concrete(kwargs)

@@ -39,10 +39,10 @@ def fake_kernel(op: OpOverload) -> Callable[..., Any] | None:
     function = kernel.func
 
     def infer(*args: Any, **kwargs: Any) -> Any:
-        found = _Arguments()
-        fake_args = [found.take(arg) for arg in args]
-        fake_kwargs = {name: found.take(arg) for name, arg in kwargs.items()}
-        with torch.no_grad(), Tracer(found.env, record=False, device=found.device or "cpu"):
+        result = _Arguments()
+        fake_args = [result.take(arg) for arg in args]
+        fake_kwargs = {name: result.take(arg) for name, arg in kwargs.items()}
+        with torch.no_grad(), Tracer(result.env, record=False, device=result.device or "cpu"):
             try:
                 return _specs(function(*fake_args, **fake_kwargs))
             except AttributeError as error:
@@ -57,9 +57,7 @@ def fake_kernel(op: OpOverload) -> Callable[..., Any] | None:
 
 
 class _Arguments:
-    """Turns a rule's arguments into a kernel's, and notes the ExprEnv and the device that they are
-    of.
-    """
+    """Turns a rule's arguments into a kernel's, and notes their ExprEnv and device."""
 
     def __init__(self) -> None:
         self.env: ExprEnv | None = None

@@ -67,16 +67,14 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
 
 
 def _needs_memory(graph: Graph) -> set[Value]:
-    """The Values whose memory is, or is viewed by, an output, a written value, or what an operator
-    reads as memory.
-    """
-    found = set(graph.live_at_exit())
+    """The Values that an output, a written value or a reader of memory needs or views."""
+    result = set(graph.live_at_exit())
     for node in reversed(graph.nodes):
         if node.op in READS_MEMORY:
-            found.add(next(node.operands()))
-        if _views_argument(node.op) and any(out in found for out in node.outputs):
-            found.update(node.operands())
-    return found
+            result.add(next(node.operands()))
+        if _views_argument(node.op) and any(out in result for out in node.outputs):
+            result.update(node.operands())
+    return result
 
 
 def _views_argument(op: Any) -> bool:
@@ -96,30 +94,30 @@ def _decompose_node(
     b.line = node.where
     start = len(b.nodes)
     function = None if isinstance(node.op, Prim) or node.op in keep else decomposition_for(node.op)
-    found = NotImplemented
+    result = NotImplemented
     if function is not None and all(value.spec.dtype in DTYPES for value in _values(node)):
         args, kwargs = _positional(node.op, args, kwargs)
-        found = function(b, *args, **kwargs)
-    if found is NotImplemented:
+        result = function(b, *args, **kwargs)
+    if result is NotImplemented:
         del b.nodes[start:]
         outputs = tuple(
             [None if out is None else Value(out.name, out.spec) for out in node.outputs]
         )
-        made = Node(node.op, args, kwargs, outputs, node.where)
-        b.nodes.append(made)
+        call = Node(node.op, args, kwargs, outputs, node.where)
+        b.nodes.append(call)
         for old, value in zip(node.outputs, outputs, strict=True):
             if old is not None and value is not None:
-                value.producer = made
+                value.producer = call
                 replaced[old] = value
         return
-    results = list(found) if isinstance(found, (tuple, list)) else [found]
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
     if len(results) != len(node.outputs):
         raise ValueError(
             f"the decomposition of {node.op} gives {len(results)} results, the node has "
             f"{len(node.outputs)}"
         )
     view = _views_argument(node.op)
-    fresh = {out for made in b.nodes[start:] for out in made.outputs}
+    fresh = {out for prim in b.nodes[start:] for out in prim.outputs}
     for old, value in zip(node.outputs, results, strict=True):
         if old is None:
             continue
@@ -137,9 +135,7 @@ def _values(node: Node) -> list[Value]:
 def _positional(
     op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments given by name, though positional in the schema, put in their place (defaults
-    filling gaps before them).
-    """
+    """Arguments with the positional ones of the schema in place (defaults fill gaps)."""
     if not kwargs:
         return tuple(args), kwargs
     filled, rest = list(args), dict(kwargs)
@@ -178,10 +174,10 @@ def _match_layout(
     is_memory = ours and memory is value
     if (alone and memory not in fresh) or not _same_layout(value.spec, want, exact=not ours):
         if not is_memory or _viewed(b, value, start):
-            made = Node(_CLONE, (value,), {}, (Value(old.name, want),), b.line)
-            b.nodes.append(made)
-            (value,) = made.outputs  # type: ignore[assignment]
-            value.producer = made
+            result = Node(_CLONE, (value,), {}, (Value(old.name, want),), b.line)
+            b.nodes.append(result)
+            (value,) = result.outputs  # type: ignore[assignment]
+            value.producer = result
             return value
     if ours:
         value.name = old.name
@@ -191,9 +187,7 @@ def _match_layout(
 
 
 def _memory_within(value: Value, fresh: Container[Value]) -> Value:
-    """What `value` is a view of, as far as that was made for the same node: long chains of views
-    are not walked for each of them.
-    """
+    """The Value that `value` views, among those made for the same node."""
     while value in fresh and value.producer is not None and _is_view_prim(value.producer.op):
         value = value.producer.args[0]
     return value
@@ -204,10 +198,8 @@ def _is_view_prim(op: Any) -> bool:
 
 
 def _viewed(b: Builder, value: Value, start: int) -> bool:
-    """Whether a view made for this node describes the memory of `value`, whose strides must then
-    stay.
-    """
-    return any(_is_view_prim(made.op) and made.args[0] is value for made in b.nodes[start:])
+    """Whether a view made for this node relies on the strides of `value`, which must then stay."""
+    return any(_is_view_prim(result.op) and result.args[0] is value for result in b.nodes[start:])
 
 
 def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -215,9 +207,7 @@ def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def _same_layout(have: Spec, want: Spec, *, exact: bool) -> bool:
-    """Whether strides agree; unless `exact`, those of dims of one element, which address nothing,
-    may differ.
-    """
+    """Whether strides agree; unless `exact`, those of dims of one element may differ."""
     if have.stride == want.stride:
         return True
     if any(type(size) is int and size == 0 for size in want.shape):

@@ -41,18 +41,14 @@ _THAT_CHECK_INSIDE = frozenset({
     "binary_cross_entropy", "dist", "embedding", "logical_and", "logical_or", "logical_xor",
     "masked_fill", "mse_loss", "smooth_l1_loss", "stack",
 })  # fmt: skip
-"""Operators whose own code, or its first step, takes no tensors of several devices, not even 0-dim
-ones.
-"""
+"""Operators that compose others which take no tensors of several devices, even 0-dim."""
 
 _EXEMPT = {"masked_fill.Tensor": "value"}
 """Arguments that may be a 0-dim tensor of the CPU where the others may not."""
 
 
 def check_devices(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise RuntimeError, as eager does, if tensors (given as Specs) are on devices that `op` does
-    not take together.
-    """
+    """Raise RuntimeError, as eager does, for Specs on devices that `op` does not combine."""
     tensors = list(_tensors(op, args, kwargs))
     if len({spec.device for _, spec in tensors}) < 2 or not _checks(op):
         return
@@ -101,8 +97,6 @@ def _base_name(op: OpOverload) -> str:
 
 
 def _functional(op: OpOverload) -> OpOverload:
-    """The out-of-place overload of the same name, if there is one: not every in-place form is
-    tagged.
-    """
+    """The out-of-place overload of the same name, or `op`: not every in-place form is tagged."""
     packet = getattr(torch.ops.aten, op._schema.name.split("::")[1].rstrip("_"), None)
     return getattr(packet, op._overloadname, op)

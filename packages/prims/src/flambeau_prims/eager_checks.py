@@ -38,9 +38,7 @@ _AS_ELEMENTWISE = frozenset(
         aten._prelu_kernel.default,
     }
 )
-"""Reductions of elementwise losses, whose checks concern numbers and dtypes only, and what torch
-does not tag as pointwise.
-"""
+"""Elementwise operators that torch does not tag as pointwise, losses with a reduction too."""
 _READ_DATA = frozenset(
     {aten.allclose.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor}
 )
@@ -88,9 +86,7 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
 def refusal(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], error: NotImplementedError
 ) -> Exception:
-    """The error of eager's kernel where a rule has refused a dtype by `error`; that one where the
-    kernel cannot be asked.
-    """
+    """The error of eager's kernel for a dtype that a rule refused by `error`, else that one."""
     how = _how(op)
     if how is None or (how == "kernel" and not _takes_no_sizes(op)):
         return error
@@ -109,9 +105,7 @@ def refusal(
 
 
 def check_fill(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise what eager raises where an operator that fills a tensor with random numbers refuses its
-    dtype or the numbers.
-    """
+    """Raise eager's error where a random fill refuses its dtype or its numbers."""
     kwargs = {name: arg for name, arg in kwargs.items() if name != "generator"}
     try:
         question = (op, *_question((args, tuple(kwargs.items())), elements=True))

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
-    """The graph's outputs on these inputs (an int for an Expr); its writes are carried out on the
-    inputs.
-    """
+    """The graph's outputs on these inputs (an int for an Expr); inputs are written to."""
     symbols = {name: read.value(inputs) for name, read in symbol_reads(graph.inputs).items()}
     known: dict[Value, Any] = {
         value: given
@@ -66,11 +64,9 @@ def _run_node(
         (out,) = node.outputs
         assert out is not None
         return (result if node.op.kind is Kind.VIEW else _laid_out(result, out, symbols),)
-    return (
-        tuple(_flat(result))
-        if isinstance(result, (tuple, list))
-        else (result,) * bool(node.outputs)
-    )
+    if isinstance(result, (tuple, list)):
+        return tuple(_flat(result))
+    return (result,) * bool(node.outputs)
 
 
 def _flat(results: Any) -> list[Any]:

@@ -71,21 +71,15 @@ class FakeTensor(torch.Tensor):
     """The graph Value that a recording Tracer gave it."""
     storage_record: StorageRecord
     literal: torch.Tensor | None
-    """The contents that the tensor was made with, if the program's text gives them
-    (`torch.tensor([1, 2])`).
-    """
+    """The contents that the program's text gives (`torch.tensor([1, 2])`), or None."""
     chain = 0
-    """Through how many views it is a view of its base; negative if one of them is one of several
-    results of a call.
-    """
+    """The number of views between it and its base; negative if one call gives several."""
     no_grad_view = False
     """Whether one of these views was made without gradients."""
 
     @property
     def contents(self) -> torch.Tensor | None:
-        """A real tensor with the same contents, if these are known: a literal that nothing has
-        written to.
-        """
+        """A real tensor with the same contents, if known: a literal that nothing has written to."""
         return self.literal if self.storage_record.version == 0 else None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -232,9 +226,7 @@ def carry_lazy_bits(source: FakeTensor, view: FakeTensor, flips: str | None) -> 
 
 
 def set_geometry(fake: FakeTensor, spec: Spec) -> None:
-    """Give a fake tensor another shape, stride and offset, as `squeeze_` does; to autograd it stays
-    the same tensor.
-    """
+    """Give a fake tensor another geometry, as `squeeze_` does; autograd sees the same tensor."""
     with torch._C._DisableTorchDispatch():
         torch._C.TensorBase.data.__set__(fake, make_fake(spec, fake.storage_record))  # type: ignore[attr-defined]
     fake.spec = spec
@@ -275,9 +267,7 @@ def fake_like(
 
 
 def symbolic_spec(real: torch.Tensor, sizes: Mapping[int, Size]) -> Spec:
-    """The Spec of a real tensor with some sizes replaced; strides that are products of sizes follow
-    them.
-    """
+    """The Spec of a real tensor with some sizes replaced; strides that are products follow."""
     shape: list[Size] = [sizes.get(dim, size) for dim, size in enumerate(real.shape)]
     stride: list[Size] = list(real.stride())
     order = sorted(range(real.dim()), key=lambda dim: (real.stride(dim), -dim))
@@ -312,9 +302,7 @@ class _NonLeaf(torch.autograd.Function):
 
 
 def is_outside_history(node: object) -> bool:
-    """Whether a node of autograd's graph stands for the history that a `fake_like` of a non-leaf
-    does not know.
-    """
+    """Whether an autograd node is the unknown history of a `fake_like` of a non-leaf."""
     return getattr(node, "_forward_cls", None) is _NonLeaf
 
 

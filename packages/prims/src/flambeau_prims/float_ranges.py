@@ -33,8 +33,8 @@ def range_of(number: Any) -> Interval | None:
         lower, upper = number.env.ranges.bounds(number)
         return None if lower is None or upper is None else _finite(lower, upper)
     if number.op == "symbol":
-        found: Interval | None = number.env.float_ranges.get(number.symbol)
-        return found
+        known: Interval | None = number.env.float_ranges.get(number.symbol)
+        return known
     rule = _RULES.get(number.op)
     if rule is None:
         return None

@@ -88,22 +88,20 @@ _NAMESPACES: dict[int, dict[str, Any]] = {}
 
 
 def _past_dispatch(function: FunctionType) -> FunctionType:
-    """A Python torch function without the step at its start that hands the call to the active mode,
-    where it came from.
-    """
-    found = _PAST_DISPATCH.get(function)
-    if found is None:
+    """A Python torch function without its first step, which hands the call to the active mode."""
+    known = _PAST_DISPATCH.get(function)
+    if known is None:
         names = function.__globals__
         space = _NAMESPACES.get(id(names))
         if space is None:
             never = {name: _never for name in names if name.startswith("has_torch_function")}
             space = _NAMESPACES.setdefault(id(names), {**names, **never})
-        found = FunctionType(
+        known = FunctionType(
             function.__code__, space, function.__name__, function.__defaults__, function.__closure__
         )
-        found.__kwdefaults__ = function.__kwdefaults__
-        found = _PAST_DISPATCH.setdefault(function, found)
-    return found
+        known.__kwdefaults__ = function.__kwdefaults__
+        known = _PAST_DISPATCH.setdefault(function, known)
+    return known
 
 
 def _never(*_: Any) -> bool:
@@ -221,8 +219,8 @@ def _tensor(
     """torch.tensor on a GPU: a literal on the CPU, then a copy."""
     if device is None or torch.device(device).type != "cuda":
         return NotImplemented
-    made = torch.tensor(data, dtype=dtype, device="cpu").to(_indexed(device))
-    return made.requires_grad_() if requires_grad else made
+    result = torch.tensor(data, dtype=dtype, device="cpu").to(_indexed(device))
+    return result.requires_grad_() if requires_grad else result
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
@@ -240,9 +238,9 @@ def _new_tensor(
     if not isinstance(self, FakeTensor) or isinstance(data, torch.Tensor):
         return NotImplemented
     target = self.device if device is None else torch.device(device)
-    made = torch.tensor(data, dtype=dtype or self.dtype, device="cpu")
-    made = made if target.type == "cpu" else made.to(_indexed(target))
-    return made.requires_grad_() if requires_grad else made
+    result = torch.tensor(data, dtype=dtype or self.dtype, device="cpu")
+    result = result if target.type == "cpu" else result.to(_indexed(target))
+    return result.requires_grad_() if requires_grad else result
 
 
 def _getitem(self: Any, key: Any) -> Any:
@@ -369,9 +367,7 @@ def attention(
 def _fits_any(
     tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...], grouped: bool = False
 ) -> bool:
-    """What both fused kernels ask: 4-dim tensors of one batch and head count (or grouped heads),
-    dense last dim, no empty dim.
-    """
+    """Both fused kernels need 4-dim tensors of one batch and head count, dense and not empty."""
     query, key, value = tensors
     if any(t.dim() != 4 or t.dtype not in dtypes or t.dtype != query.dtype for t in tensors):
         return False
@@ -397,9 +393,7 @@ def flash_fits(
 def efficient_fits(
     query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool
 ) -> bool:
-    """Whether eager takes the memory-efficient kernel: float32 too, masks in rows too (not both
-    with is_causal), aligned head sizes.
-    """
+    """Whether eager takes the memory-efficient kernel: float32 and masks too, aligned heads."""
     if not torch.backends.cuda.mem_efficient_sdp_enabled() or (mask is not None and is_causal):
         return False
     if not _fits_any((query, key, value), (torch.float16, torch.bfloat16, torch.float32)):
@@ -438,9 +432,7 @@ def _efficient(
 
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:
-    """The kernel reads rows of masks by 8 elements: the same mask in rows whose memory is a
-    multiple of that long.
-    """
+    """The mask in rows of a multiple of 8 elements, as the kernel reads them."""
     size = from_symint(mask.shape[-1])
     if isinstance(size, int) and size % 8 == 0:
         return mask

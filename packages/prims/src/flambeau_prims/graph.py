@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """One tensor in a graph: an input, or one output of one Node (`producer`). Compared by
-    identity.
-    """
+    """A tensor in a graph: an input, or an output of a Node (`producer`). Compared by identity."""
 
     __slots__ = ("name", "producer", "spec")
 
@@ -40,9 +38,7 @@ class Value:
 
 
 class Place(str):
-    """The user's line of a call, the checkpointed region that it is in (see `Node.region`), and
-    whether it is a call of the backward.
-    """
+    """The user's line of a call, its checkpointed region, and whether it is in the backward."""
 
     __slots__ = ("in_backward", "region")
     region: int
@@ -50,10 +46,10 @@ class Place(str):
 
     def __new__(cls, line: str, region: int = 0, *, in_backward: bool = False) -> Place:
         """`line` is "file.py:12" or ""."""
-        made = super().__new__(cls, line)
-        made.region = region
-        made.in_backward = in_backward
-        return made
+        result = super().__new__(cls, line)
+        result.region = region
+        result.in_backward = in_backward
+        return result
 
 
 Argument: TypeAlias = Any
@@ -89,9 +85,7 @@ class Node:
 
     @property
     def region(self) -> int:
-        """The number of the region of the program whose results the backward is to compute again
-        rather than keep; 0 outside any.
-        """
+        """The number of the region whose results the backward recomputes; 0 outside any."""
         where = self.where
         return where.region if type(where) is Place else 0
 
@@ -103,11 +97,11 @@ class Node:
 
     def operands(self) -> Iterator[Value]:
         """Every Value this node reads, in argument order, repeats included."""
-        found: list[Value] = []
-        _collect_values(self.args, found)
+        result: list[Value] = []
+        _collect_values(self.args, result)
         if self.kwargs:
-            _collect_values(self.kwargs.values(), found)
-        return iter(found)
+            _collect_values(self.kwargs.values(), result)
+        return iter(result)
 
     def __repr__(self) -> str:
         return format_node(self)
@@ -145,16 +139,16 @@ class Graph:
 
     def users(self) -> dict[Value, list[Node]]:
         """For each Value, the nodes that read it, each once, in order."""
-        found: dict[Value, list[Node]] = {
+        result: dict[Value, list[Node]] = {
             value: [] for value in self.inputs if isinstance(value, Value)
         }
         for node in self.nodes:
             for value in dict.fromkeys(node.operands()):
-                found.setdefault(value, []).append(node)
+                result.setdefault(value, []).append(node)
             for out in node.outputs:
                 if out is not None:
-                    found.setdefault(out, [])
-        return found
+                    result.setdefault(out, [])
+        return result
 
     def live_at_exit(self) -> list[Value]:
         """The Values that outputs and writes keep alive."""
@@ -168,9 +162,9 @@ class Graph:
 
 def values_in(arg: Argument) -> Iterator[Value]:
     """The Values inside a (nested) argument, in order."""
-    found: list[Value] = []
-    _collect_values((arg,), found)
-    return iter(found)
+    result: list[Value] = []
+    _collect_values((arg,), result)
+    return iter(result)
 
 
 def _collect_values(args: Iterable[Argument], found: list[Value]) -> None:

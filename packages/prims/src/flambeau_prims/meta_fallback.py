@@ -65,9 +65,7 @@ def _to_meta(arg: Any, op: OpOverload, device: list[torch.device]) -> Any:
 
 
 def specialised(spec: Spec, reason: str) -> Spec:
-    """The Spec with ints for its sizes, which guards hold to their values on the traced call from
-    here on.
-    """
+    """The Spec with ints for its sizes; guards hold them to their values on the traced call."""
     if spec.env is None:
         return spec
     shape = [specialised_int(size, reason) for size in spec.shape]

@@ -34,11 +34,7 @@ _CONTENTS = {
     aten.is_nonzero.default,
     aten.equal.default,
 }
-_CHECKS = {
-    aten._linalg_check_errors.default,
-    aten._assert_async.default,
-    aten._assert_async.msg,
-}
+_CHECKS = {aten._linalg_check_errors.default, aten._assert_async.default, aten._assert_async.msg}
 _LAZY = {aten._conj.default: "conj", aten._neg_view.default: "neg"}
 _UNCOUNTED = ("fused_", "amp_")
 """How the kernels' names begin that write to lists of tensors, and move no version counter."""
@@ -52,15 +48,11 @@ READS_MEMORY = frozenset(
         aten.view_as_complex.default,
     }
 )
-"""Overloads whose result depends on where their first argument lies in memory (its offset and
-strides), and not only on its elements.
-"""
+"""Overloads whose result depends on the geometry of their first argument in memory."""
 
 
 def is_check(op: Any) -> bool:
-    """Whether an overload returns nothing, and raises where the data is not as it should be: it
-    stays in the graph.
-    """
+    """Whether an overload only checks data: it returns nothing, and stays in the graph."""
     return op in _CHECKS
 
 
@@ -99,9 +91,7 @@ class OperatorFacts:
             "List"
         )
         self.changes_metadata = torch.Tag.inplace_view in op.tags
-        """Whether it changes its argument's sizes or strides; `view_form` is then the view that
-        gives these, if there is one.
-        """
+        """Whether it changes its argument's geometry; `view_form`: the view that gives it."""
         form = _out_of_place(op) if self.changes_metadata else None
         self.view_form = form if form is not None and is_view(form) else None
         self.lazy = _LAZY.get(op)
@@ -127,9 +117,7 @@ class OperatorFacts:
         self.checks_overlap = op is aten.copy_.default or (
             form is not None and torch.Tag.pointwise in form.tags
         )
-        """Whether it is an elementwise loop that writes to its first argument, and refuses operands
-        which share a part of its memory.
-        """
+        """Whether it is an elementwise in-place loop, which refuses overlapping operands."""
 
     def argument(self, name: str, args: Any, kwargs: Any) -> Any:
         """The argument called `name` in a call, or None."""
@@ -139,9 +127,7 @@ class OperatorFacts:
         return None if kwargs is None else kwargs.get(name)
 
     def source(self, index: int, args: Any, kwargs: Any) -> Any:
-        """The argument whose memory result `index` shares, or None; for a list result all share
-        one.
-        """
+        """The argument that result `index` shares memory with, or None; one for a whole list."""
         if self.returns_list:
             index = 0
         name = self.aliases[index]
@@ -151,19 +137,17 @@ class OperatorFacts:
         self, args: Any, kwargs: Any, names: Sequence[str] | None = None
     ) -> list[torch.Tensor]:
         """The tensors that a call writes to; those of the parameters `names`, if given."""
-        found: list[torch.Tensor] = []
+        result: list[torch.Tensor] = []
         for name in self.mutated if names is None else names:
             argument = self.argument(name, args, kwargs)
             if isinstance(argument, torch.Tensor):
-                found.append(argument)
+                result.append(argument)
             elif isinstance(argument, (list, tuple)):
-                found.extend(item for item in argument if isinstance(item, torch.Tensor))
-        return found
+                result.extend(item for item in argument if isinstance(item, torch.Tensor))
+        return result
 
     def check_mutation(self, rule_args: tuple[Any, ...], rule_kwargs: dict[str, Any]) -> None:
-        """Raise, as eager does, if the result does not fit the argument that an in-place operator
-        writes to.
-        """
+        """Raise, as eager does, if the result does not fit the argument that is written to."""
         if rule_for(self.op) is not None:
             infer(self.op, rule_args, rule_kwargs)
             return
@@ -223,16 +207,14 @@ _FACTS: dict[Any, OperatorFacts] = {}
 
 def facts(op: OpOverload) -> OperatorFacts:
     """The facts of an overload."""
-    found = _FACTS.get(op)
-    if found is None:
-        found = _FACTS.setdefault(op, OperatorFacts(op))
-    return found
+    known = _FACTS.get(op)
+    if known is None:
+        known = _FACTS.setdefault(op, OperatorFacts(op))
+    return known
 
 
 def _functional_form(op: OpOverload) -> OpOverload | None:
-    """The out-of-place form of an out= operator, or of an in-place operator whose rule can check
-    the shape.
-    """
+    """The functional form of an out= operator, or of an in-place one whose rule checks shapes."""
     namespace, name = op._schema.name.split("::")
     if op._schema.arguments[-1].is_out:
         inputs = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
@@ -247,9 +229,7 @@ def _functional_form(op: OpOverload) -> OpOverload | None:
 
 
 def _out_of_place(op: OpOverload) -> OpOverload | None:
-    """`add.Tensor` for `add_.Tensor`, `transpose.int` for `transpose_.default`: the overload with
-    the same arguments.
-    """
+    """`add.Tensor` for `add_.Tensor`: the functional overload with the same arguments."""
     namespace, name = op._schema.name.split("::")
     if not name.endswith("_") or name.startswith("__"):
         return None

@@ -40,13 +40,13 @@ def to_resize(
     specs = results if isinstance(results, (tuple, list)) else (results,)
     pointwise = torch.Tag.pointwise in op.tags
     others = list(_tensors(operands))
-    found = []
+    result = []
     for out, spec in zip(_flat(outs), _flat(specs), strict=True):
         if not isinstance(out, FakeTensor) or not isinstance(spec, Spec):
             raise OutArgument(f"{op} writes to {out!r}, which is no tensor of the graph", op)
         _check_kind(op, out.spec, spec)
         if not same_shape(out.spec.shape, spec.shape):
-            found.append((out, _resized(op, out, spec)))
+            result.append((out, _resized(op, out, spec)))
         elif _overlaps_itself(out.spec) or not (pointwise or _same_layout(out.spec, spec)):
             # Some operators write rows whatever the strides are.
             raise OutArgument(f"{op} of {spec!r} writes to {out!r}, of another layout", op)
@@ -56,13 +56,11 @@ def to_resize(
             if not (pointwise and _same_place(other.spec, out.spec)):
                 raise OutArgument(f"{op} writes to memory that it reads: {other!r}", op)
         others.append(out)
-    return found
+    return result
 
 
 def _check_kind(op: OpOverload, out: Spec, result: Spec) -> None:
-    """Some operators cast to the dtype of what they write, some compute in it, most refuse another
-    one than the result's.
-    """
+    """Operators cast to the dtype of out=, compute in it, or refuse one that differs."""
     if out.dtype != result.dtype:
         raise OutArgument(f"{op} of {result!r} writes to {out!r}, of another dtype", op)
     if out.device != result.device:
@@ -70,9 +68,7 @@ def _check_kind(op: OpOverload, out: Spec, result: Spec) -> None:
 
 
 def _resized(op: OpOverload, out: FakeTensor, result: Spec) -> Spec:
-    """The Spec that an empty tensor of the graph takes: such a one has no contents, and nobody
-    outside sees it change.
-    """
+    """The Spec that an empty tensor of the graph takes: no one outside sees it change."""
     input = out.storage_record.given or (out.value is not None and out.value.producer is None)
     fresh = out.spec.fresh(result.shape)
     # Where the functional result is not in rows, operators differ in the strides that they give.

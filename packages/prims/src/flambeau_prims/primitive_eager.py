@@ -7,7 +7,6 @@ says.
 
 from __future__ import annotations
 
-import builtins
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,17 +17,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def pointwise(name: str) -> Callable[..., Tensor]:
-    """The reference of a pointwise primitive: numbers become 0-dim tensors of the operands' dtype,
-    and torch does the rest.
-    """
-    function = _POINTWISE.get(name) or getattr(torch, name)
+def reference(name: str) -> Callable[..., Tensor]:
+    """The primitive of this name on real tensors."""
+    return _OTHERS.get(name) or _pointwise(_POINTWISE.get(name) or getattr(torch, name))
 
-    def reference(*operands: Any) -> Tensor:
+
+def _pointwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of tensors, also of numbers: these become 0-dim tensors of the operands' dtype."""
+
+    def pointwise(*operands: Any) -> Tensor:
         like = next(operand for operand in operands if isinstance(operand, torch.Tensor))
         return function(*(_as_tensor(operand, like) for operand in operands))
 
-    return reference
+    return pointwise
 
 
 def _as_tensor(operand: Any, like: Tensor) -> Tensor:
@@ -48,20 +49,10 @@ _POINTWISE: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def where(condition: Tensor, a: Any, b: Any) -> Tensor:
+def _where(condition: Tensor, a: Any, b: Any) -> Tensor:
     """Elements of `a` where the condition holds, else of `b`."""
     like = a if isinstance(a, torch.Tensor) else b
     return torch.where(condition, _as_tensor(a, like), _as_tensor(b, like))
-
-
-def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in another dtype."""
-    return x.to(dtype)
-
-
-def reduction(name: str) -> Callable[[Tensor, tuple[int, ...]], Tensor]:
-    """The reference of a reduction over several dims."""
-    return _REDUCTIONS[name]
 
 
 def _sum(x: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -74,121 +65,56 @@ def _prod(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return x
 
 
-_REDUCTIONS: dict[str, Callable[[Tensor, tuple[int, ...]], Tensor]] = {
+def _index_of(function: Callable[..., Tensor]) -> Callable[[Tensor, int], Tensor]:
+    """argmax or argmin, of bools too: the first index of equals."""
+    return lambda x, dim: function(x.to(torch.uint8) if x.dtype is torch.bool else x, dim)
+
+
+def _pad(x: Tensor, lows: Sequence[int], highs: Sequence[int], value: Any) -> Tensor:
+    shape = [low + size + high for low, size, high in zip(lows, x.shape, highs, strict=True)]
+    padded = torch.full(shape, value, dtype=x.dtype, device=x.device)
+    middle = tuple(slice(low, low + size) for low, size in zip(lows, x.shape, strict=True))
+    padded[middle] = x
+    return padded
+
+
+def _iota(length: int, start: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return (torch.arange(length, dtype=torch.int64, device=device) * step + start).to(dtype)
+
+
+_OTHERS: dict[str, Callable[..., Tensor]] = {
+    "where": _where,
+    "cast": lambda x, dtype: x.to(dtype),
     "sum": _sum,
     "prod": _prod,
     "amax": lambda x, dims: torch.amax(x, dims) if dims else x,
     "amin": lambda x, dims: torch.amin(x, dims) if dims else x,
     "any": lambda x, dims: torch.any(x, dims) if dims else x,
     "all": lambda x, dims: torch.all(x, dims) if dims else x,
+    "argmax": _index_of(torch.argmax),
+    "argmin": _index_of(torch.argmin),
+    "expand": lambda x, shape: x.expand(tuple(shape)),
+    "permute": lambda x, dims: x.permute(dims),
+    "reshape": lambda x, shape: x.reshape(tuple(shape)),
+    "unsqueeze": lambda x, dim: x.unsqueeze(dim),
+    "squeeze": lambda x, dims: x.squeeze(dims),
+    "slice": lambda x, dim, *bounds: x[(slice(None),) * dim + (slice(*bounds),)],
+    "select": lambda x, dim, index: x.select(dim, index),
+    "diagonal": lambda x, offset, dim1, dim2: x.diagonal(offset, dim1, dim2),
+    "as_strided": lambda x, shape, stride, offset: x.as_strided(
+        tuple(shape), tuple(stride), offset
+    ),
+    "flip": lambda x, dims: x.flip(dims),
+    "gather": torch.gather,
+    "index": lambda x, indices: torch.ops.aten.index.Tensor(x, list(indices)),
+    "pad": _pad,
+    "cat": lambda xs, dim: torch.cat(list(xs), dim),
+    "full": lambda shape, value, dtype, device: torch.full(
+        tuple(shape), value, dtype=dtype, device=device
+    ),
+    "empty": lambda shape, dtype, device: torch.empty(tuple(shape), dtype=dtype, device=device),
+    "iota": _iota,
+    "clone": lambda x: x.clone(),
+    "to_device": lambda x, device: x.to(device),
 }
-
-
-def argmax(x: Tensor, dim: int) -> Tensor:
-    """First index of the greatest element."""
-    return torch.argmax(x.to(torch.uint8) if x.dtype is torch.bool else x, dim)
-
-
-def argmin(x: Tensor, dim: int) -> Tensor:
-    """First index of the least element."""
-    return torch.argmin(x.to(torch.uint8) if x.dtype is torch.bool else x, dim)
-
-
-def expand(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Repeat dims of size 1."""
-    return x.expand(tuple(shape))
-
-
-def permute(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Reorder dims."""
-    return x.permute(dims)
-
-
-def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Regroup dims."""
-    return x.reshape(tuple(shape))
-
-
-def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    """New dim of size 1."""
-    return x.unsqueeze(dim)
-
-
-def squeeze(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Drop dims of size 1."""
-    return x.squeeze(dims)
-
-
-def slice_(x: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
-    """A range of one dim."""
-    return x[(builtins.slice(None),) * dim + (builtins.slice(start, stop, step),)]
-
-
-def select(x: Tensor, dim: int, index: int) -> Tensor:
-    """One index of one dim."""
-    return x.select(dim, index)
-
-
-def diagonal(x: Tensor, offset: int, dim1: int, dim2: int) -> Tensor:
-    """A diagonal, as the last dim."""
-    return x.diagonal(offset, dim1, dim2)
-
-
-def as_strided(x: Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
-    """A window on the memory of x."""
-    return x.as_strided(tuple(shape), tuple(stride), offset)
-
-
-def flip(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Reversed along dims."""
-    return x.flip(dims)
-
-
-def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Elements at the index along one dim."""
-    return torch.gather(x, dim, index)
-
-
-def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """Elements at the indices of several dims."""
-    return torch.ops.aten.index.Tensor(x, list(indices))
-
-
-def pad(x: Tensor, lows: Sequence[int], highs: Sequence[int], value: Any) -> Tensor:
-    """`value` around x."""
-    shape = [low + size + high for low, size, high in zip(lows, x.shape, highs, strict=True)]
-    padded = torch.full(shape, value, dtype=x.dtype, device=x.device)
-    padded[
-        tuple(builtins.slice(low, low + size) for low, size in zip(lows, x.shape, strict=True))
-    ] = x
-    return padded
-
-
-def cat(xs: Sequence[Tensor], dim: int) -> Tensor:
-    """Joined along one dim."""
-    return torch.cat(list(xs), dim)
-
-
-def full(shape: Sequence[int], value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One value everywhere."""
-    return torch.full(tuple(shape), value, dtype=dtype, device=device)
-
-
-def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Undefined elements."""
-    return torch.empty(tuple(shape), dtype=dtype, device=device)
-
-
-def iota(length: int, start: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """start, start + step, ..."""
-    return (torch.arange(length, dtype=torch.int64, device=device) * step + start).to(dtype)
-
-
-def clone(x: Tensor) -> Tensor:
-    """The same elements in new memory."""
-    return x.clone()
-
-
-def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """The same elements on another device."""
-    return x.to(device)
+"""Primitives that are not elementwise functions of torch."""

@@ -36,9 +36,7 @@ INTEGERS = frozenset({
 def _pointwise(
     domain: frozenset[torch.dtype], result: torch.dtype | None = None
 ) -> Callable[..., Spec]:
-    """The rule of a pointwise primitive on `domain`; `result` is the result's dtype where it is not
-    the operands'.
-    """
+    """The rule of a pointwise primitive on `domain`; `result`: the dtype, unless the operands'."""
 
     def infer(*operands: Any) -> Spec:
         tensors = [operand for operand in operands if isinstance(operand, Spec)]
@@ -217,9 +215,7 @@ def gather(x: Spec, dim: int, index: Spec) -> Spec:
 
 
 def index(x: Spec, indices: Sequence[Spec | None]) -> Spec:
-    """aten.index.Tensor's shape: indexed dims give way to the indices' shape, in place if adjacent
-    and else in front.
-    """
+    """aten.index.Tensor's shape: the indices' shape replaces adjacent dims, or comes first."""
     given = [d for d, item in enumerate(indices) if item is not None]
     tensors = [item for item in indices if item is not None]
     if not tensors or any(item.dtype is not torch.int64 for item in tensors):
@@ -227,8 +223,8 @@ def index(x: Spec, indices: Sequence[Spec | None]) -> Spec:
     _same_shape(tensors)
     kept = [x.shape[d] for d in range(x.ndim) if d not in given]
     adjacent = given == list(range(given[0], given[-1] + 1))
-    at = given[0] if adjacent else 0
-    return x.fresh((*kept[:at], *tensors[0].shape, *kept[at:]))
+    axis = given[0] if adjacent else 0
+    return x.fresh((*kept[:axis], *tensors[0].shape, *kept[axis:]))
 
 
 def pad(x: Spec, lows: Sequence[Size], highs: Sequence[Size], value: Any) -> Spec:

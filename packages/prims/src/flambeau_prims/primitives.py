@@ -8,21 +8,17 @@ Laws that hold for every primitive:
 
 1. Called positionally.  Sizes and indices may be ints or `Expr`s; dims are non-negative ints.
 2. POINTWISE: tensor operands have one shape and one dtype, `where`'s condition is bool of that
-shape. A number (bool, int,
-   float, Expr or FloatExpr) may stand for an operand, but not for all of them; it is taken in the
-   tensor operands' dtype.
+   shape. A number (bool, int, float, Expr or FloatExpr) may stand for an operand, but not for all
+   of them; it is taken in the tensor operands' dtype.
 3. float16 and bfloat16 are storage types: only `cast`, `where` and the kinds that move data take
-them. Arithmetic and
-   reductions are in float32 or wider; decompositions cast up first and back after, as eager's
-   kernels do.
+   them. Arithmetic and reductions are in float32 or wider; decompositions cast up first and back
+   after, as eager's kernels do.
 4. REDUCTIONS drop their dims, accumulate in the operand's dtype, and give the identity (where there
-is one) for empty dims.
+   is one) for empty dims.
 5. VIEWS are index maps: the result's Spec describes the operand's memory. `reshape` is a view where
-strides allow,
-   and otherwise a fresh row-major tensor.
+   strides allow, and otherwise a fresh row-major tensor.
 6. The results of all other kinds are fresh memory, laid out as the Spec of the Value they produce
-says: `infer` gives a default
-   that whoever builds the graph may replace by any other dense strides.
+   says: `infer` gives a default that whoever builds the graph may replace by other dense strides.
 
 A primitive called on real tensors computes its reference result in plain eager PyTorch
 (`evaluate.run_graph` runs graphs). What is not here (matrix products, convolution, attention,
@@ -34,6 +30,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,8 +123,11 @@ def _by_name(name: str) -> Prim:
     return PRIMS[name]
 
 
-def _declare(kind: Kind, signature: str, infer: Any, reference: Any, meaning: str) -> Prim:
-    """Declare the primitive of `signature`, e.g. "sum(x: tensor, dims: dims)"."""
+def _declare(kind: Kind, signature: str, meaning: str = "", infer: Any = None) -> Prim:
+    """Declare the primitive of `signature`, e.g. "sum(x: tensor, dims: dims)".
+
+    Its Spec is that of the function of its name in `primitive_specs`, unless `infer` is given.
+    """
     name, _, rest = signature.removesuffix(")").partition("(")
     params = tuple(tuple(item.split(": ")) for item in rest.split(", "))
     unknown = [kind for _, kind in params if kind not in PARAM_TYPES]
@@ -135,24 +135,31 @@ def _declare(kind: Kind, signature: str, infer: Any, reference: Any, meaning: st
         raise ValueError(
             f"primitive {name}: declared twice, or of unknown parameter types {unknown}"
         )
-    prim = Prim(name, kind, params, infer, reference, meaning)  # type: ignore[arg-type]
+    infer = infer or getattr(specs, "slice_" if name == "slice" else name)
+    prim = Prim(name, kind, params, infer, eager.reference(name), meaning)  # type: ignore[arg-type]
     PRIMS[name] = prim
     return prim
 
 
-def _unary(name: str, meaning: str, infer: Any = specs.float_math) -> Prim:
-    return _declare(Kind.POINTWISE, f"{name}(x: operand)", infer, eager.pointwise(name), meaning)
+_pointwise = partial(_declare, Kind.POINTWISE)
+_reduction = partial(_declare, Kind.REDUCTION)
+_view = partial(_declare, Kind.VIEW)
+_index = partial(_declare, Kind.INDEX)
+_factory = partial(_declare, Kind.FACTORY)
+_layout = partial(_declare, Kind.LAYOUT)
+
+
+def _unary(name: str, meaning: str = "", infer: Any = specs.float_math) -> Prim:
+    return _pointwise(f"{name}(x: operand)", meaning, infer)
 
 
 def _binary(name: str, meaning: str, infer: Any = specs.arithmetic) -> Prim:
-    return _declare(
-        Kind.POINTWISE, f"{name}(a: operand, b: operand)", infer, eager.pointwise(name), meaning
-    )
+    return _pointwise(f"{name}(a: operand, b: operand)", meaning, infer)
 
 
 # 2. Pointwise: unary
-# ---------------------------------------------------------------------------------------------- The
-# default domain is float32 and float64; `arithmetic` adds the integers, `any_real` adds bool too.
+# --------------------------------------------------------------------------------------------------
+# The default domain is float32 and float64; `arithmetic` adds the integers, `any_real` adds bool.
 
 neg = _unary("neg", "-x", specs.arithmetic)
 abs = _unary("abs", "|x|", specs.arithmetic)
@@ -167,23 +174,23 @@ log1p = _unary("log1p", "ln(1 + x)")
 sqrt = _unary("sqrt", "correctly rounded")
 rsqrt = _unary("rsqrt", "1 / sqrt(x)")
 reciprocal = _unary("reciprocal", "1 / x")
-sin = _unary("sin", "")
-cos = _unary("cos", "")
-tan = _unary("tan", "")
-asin = _unary("asin", "")
-acos = _unary("acos", "")
-atan = _unary("atan", "")
-sinh = _unary("sinh", "")
-cosh = _unary("cosh", "")
-tanh = _unary("tanh", "")
-asinh = _unary("asinh", "")
-acosh = _unary("acosh", "")
-atanh = _unary("atanh", "")
-erf = _unary("erf", "")
+sin = _unary("sin")
+cos = _unary("cos")
+tan = _unary("tan")
+asin = _unary("asin")
+acos = _unary("acos")
+atan = _unary("atan")
+sinh = _unary("sinh")
+cosh = _unary("cosh")
+tanh = _unary("tanh")
+asinh = _unary("asinh")
+acosh = _unary("acosh")
+atanh = _unary("atanh")
+erf = _unary("erf")
 erfc = _unary("erfc", "1 - erf(x), accurate for large x")
 lgamma = _unary("lgamma", "ln |gamma(x)|")
-floor = _unary("floor", "")
-ceil = _unary("ceil", "")
+floor = _unary("floor")
+ceil = _unary("ceil")
 round = _unary("round", "to the nearest integer, ties to even")
 trunc = _unary("trunc", "toward zero")
 isnan = _unary("isnan", "", specs.float_predicate)
@@ -228,101 +235,55 @@ shift_right = _binary(
     "arithmetic a >> b; the sign fill when b is negative or not below the width",
     specs.integers,
 )
-where = _declare(
-    Kind.POINTWISE,
-    "where(condition: tensor, a: operand, b: operand)",
-    specs.where,
-    eager.where,
-    "a if condition else b",
-)
-cast = _declare(
-    Kind.POINTWISE, "cast(x: tensor, dtype: dtype)", specs.cast, eager.cast,
+where = _pointwise("where(condition: tensor, a: operand, b: operand)", "a if condition else b")
+cast = _pointwise(
+    "cast(x: tensor, dtype: dtype)",
     "nearest value, ties to even; float to integer truncates; to bool: x != 0",
-)  # fmt: skip
+)
 
 # 4. Reductions
 # --------------------------------------------------------------------------------------------------
 
+_EXTREME = "NaN if any is NaN; dims must not be empty"
 
-def _reduction(name: str, meaning: str, infer: Any) -> Prim:
-    return _declare(
-        Kind.REDUCTION, f"{name}(x: tensor, dims: dims)", infer, eager.reduction(name), meaning
-    )
-
-
-sum = _reduction("sum", "0 for empty dims", specs.reduce_arithmetic)
-prod = _reduction("prod", "1 for empty dims", specs.reduce_arithmetic)
-amax = _reduction("amax", "NaN if any is NaN; dims must not be empty", specs.reduce_any_real)
-amin = _reduction("amin", "NaN if any is NaN; dims must not be empty", specs.reduce_any_real)
-any = _reduction("any", "of bool; false for empty dims", specs.reduce_bool)
-all = _reduction("all", "of bool; true for empty dims", specs.reduce_bool)
-argmax = _declare(
-    Kind.REDUCTION, "argmax(x: tensor, dim: dim)", specs.reduce_index, eager.argmax,
+sum = _reduction("sum(x: tensor, dims: dims)", "0 for empty dims", specs.reduce_arithmetic)
+prod = _reduction("prod(x: tensor, dims: dims)", "1 for empty dims", specs.reduce_arithmetic)
+amax = _reduction("amax(x: tensor, dims: dims)", _EXTREME, specs.reduce_any_real)
+amin = _reduction("amin(x: tensor, dims: dims)", _EXTREME, specs.reduce_any_real)
+any = _reduction("any(x: tensor, dims: dims)", "of bool; false for empty dims", specs.reduce_bool)
+all = _reduction("all(x: tensor, dims: dims)", "of bool; true for empty dims", specs.reduce_bool)
+argmax = _reduction(
+    "argmax(x: tensor, dim: dim)",
     "int64 index of the greatest element (NaN is greatest), the first of equals",
-)  # fmt: skip
-argmin = _declare(
-    Kind.REDUCTION, "argmin(x: tensor, dim: dim)", specs.reduce_index, eager.argmin,
+    specs.reduce_index,
+)
+argmin = _reduction(
+    "argmin(x: tensor, dim: dim)",
     "int64 index of the least element (NaN is least), the first of equals",
-)  # fmt: skip
+    specs.reduce_index,
+)
 
 # 5. Views
 # --------------------------------------------------------------------------------------------------
 
-expand = _declare(
-    Kind.VIEW, "expand(x: tensor, shape: sizes)", specs.expand, eager.expand,
-    "new leading dims, and dims of size 1 repeated (stride 0)",
-)  # fmt: skip
-permute = _declare(
-    Kind.VIEW,
-    "permute(x: tensor, dims: dims)",
-    specs.permute,
-    eager.permute,
-    "dim i is x's dims[i]",
+expand = _view(
+    "expand(x: tensor, shape: sizes)", "new leading dims, and dims of size 1 repeated (stride 0)"
 )
-reshape = _declare(
-    Kind.VIEW, "reshape(x: tensor, shape: sizes)", specs.reshape, eager.reshape,
-    "the same elements in row-major order; no -1",
-)  # fmt: skip
-unsqueeze = _declare(
-    Kind.VIEW,
-    "unsqueeze(x: tensor, dim: size)",
-    specs.unsqueeze,
-    eager.unsqueeze,
-    "new dim of size 1",
-)
-squeeze = _declare(
-    Kind.VIEW,
-    "squeeze(x: tensor, dims: dims)",
-    specs.squeeze,
-    eager.squeeze,
-    "drop dims, all of size 1",
-)
-slice = _declare(
-    Kind.VIEW,
+permute = _view("permute(x: tensor, dims: dims)", "dim i is x's dims[i]")
+reshape = _view("reshape(x: tensor, shape: sizes)", "the same elements in row-major order; no -1")
+unsqueeze = _view("unsqueeze(x: tensor, dim: size)", "new dim of size 1")
+squeeze = _view("squeeze(x: tensor, dims: dims)", "drop dims, all of size 1")
+slice = _view(
     "slice(x: tensor, dim: dim, start: size, stop: size, step: size)",
-    specs.slice_,
-    eager.slice_,
     "elements start, start+step, ... below stop; 0 <= start <= stop <= size, step > 0",
 )
-select = _declare(
-    Kind.VIEW,
-    "select(x: tensor, dim: dim, index: size)",
-    specs.select,
-    eager.select,
-    "0 <= index < size; drops the dim",
-)
-diagonal = _declare(
-    Kind.VIEW,
+select = _view("select(x: tensor, dim: dim, index: size)", "0 <= index < size; drops the dim")
+diagonal = _view(
     "diagonal(x: tensor, offset: size, dim1: dim, dim2: dim)",
-    specs.diagonal,
-    eager.diagonal,
     "elements (i, i + offset) of dims (dim1, dim2), as a new last dim",
 )
-as_strided = _declare(
-    Kind.VIEW,
+as_strided = _view(
     "as_strided(x: tensor, shape: sizes, stride: sizes, offset: size)",
-    specs.as_strided,
-    eager.as_strided,
     "window on the memory of x, which is an input, an extern result or a fresh result "
     "(never itself a view)",
 )
@@ -330,72 +291,34 @@ as_strided = _declare(
 # 6. Index: fresh results read from computed places
 # ----------------------------------------------------------------
 
-flip = _declare(
-    Kind.INDEX, "flip(x: tensor, dims: dims)", specs.flip, eager.flip, "reversed along dims"
-)
-gather = _declare(
-    Kind.INDEX,
+flip = _index("flip(x: tensor, dims: dims)", "reversed along dims")
+gather = _index(
     "gather(x: tensor, dim: dim, index: tensor)",
-    specs.gather,
-    eager.gather,
     "x at index along dim, index's own place elsewhere; int64 in [0, size); index.shape <= "
     "x.shape outside dim",
 )
-index = _declare(
-    Kind.INDEX, "index(x: tensor, indices: indices)", specs.index, eager.index,
+index = _index(
+    "index(x: tensor, indices: indices)",
     "aten.index.Tensor with int64 indices of one shape, in [-size, size); None keeps a dim",
-)  # fmt: skip
-pad = _declare(
-    Kind.INDEX, "pad(x: tensor, lows: sizes, highs: sizes, value: number)", specs.pad, eager.pad,
-    "`value` around x; one low and one high a dim, none negative",
-)  # fmt: skip
-cat = _declare(
-    Kind.INDEX,
-    "cat(xs: tensors, dim: dim)",
-    specs.cat,
-    eager.cat,
-    "joined along dim; one dtype; shapes agree elsewhere",
 )
+pad = _index(
+    "pad(x: tensor, lows: sizes, highs: sizes, value: number)",
+    "`value` around x; one low and one high a dim, none negative",
+)
+cat = _index("cat(xs: tensors, dim: dim)", "joined along dim; one dtype; shapes agree elsewhere")
 
 # 7. Factories
 # --------------------------------------------------------------------------------------------------
 
-full = _declare(
-    Kind.FACTORY,
-    "full(shape: sizes, value: number, dtype: dtype, device: device)",
-    specs.full,
-    eager.full,
-    "",
-)
-empty = _declare(
-    Kind.FACTORY,
-    "empty(shape: sizes, dtype: dtype, device: device)",
-    specs.empty,
-    eager.empty,
-    "elements undefined",
-)
-iota = _declare(
-    Kind.FACTORY,
+full = _factory("full(shape: sizes, value: number, dtype: dtype, device: device)")
+empty = _factory("empty(shape: sizes, dtype: dtype, device: device)", "elements undefined")
+iota = _factory(
     "iota(length: size, start: size, step: size, dtype: dtype, device: device)",
-    specs.iota,
-    eager.iota,
     "start + i * step, of an integer dtype",
 )
 
 # 8. Layout
 # --------------------------------------------------------------------------------------------------
 
-clone = _declare(
-    Kind.LAYOUT,
-    "clone(x: tensor)",
-    specs.clone,
-    eager.clone,
-    "materialise, in the strides of the result's Spec",
-)
-to_device = _declare(
-    Kind.LAYOUT,
-    "to_device(x: tensor, device: device)",
-    specs.to_device,
-    eager.to_device,
-    "copy to another device",
-)
+clone = _layout("clone(x: tensor)", "materialise, in the strides of the result's Spec")
+to_device = _layout("to_device(x: tensor, device: device)", "copy to another device")

@@ -37,9 +37,7 @@ promote_types = cache(torch.promote_types)
 
 
 def number_dtype(number: Number) -> torch.dtype:
-    """The dtype of a Python number as an operand: bool, int64, or the default floating or complex
-    dtype.
-    """
+    """The dtype of a Python number: bool, int64, or the default floating or complex dtype."""
     if isinstance(number, bool):
         return torch.bool
     if isinstance(number, (int, Expr)):
@@ -60,9 +58,9 @@ def result_type(operands: Iterable[Operand]) -> torch.dtype:
                 zero_dim = _join(zero_dim, operand.dtype)
         else:
             number = _join(number, number_dtype(operand))
-    found = _combine(with_dims, _combine(zero_dim, number))
-    assert found is not None
-    return found
+    result = _combine(with_dims, _combine(zero_dim, number))
+    assert result is not None
+    return result
 
 
 def float_result(dtype: torch.dtype) -> torch.dtype:
@@ -95,9 +93,7 @@ def category(dtype: torch.dtype) -> int:
 
 
 def can_cast(source: torch.dtype, target: torch.dtype) -> bool:
-    """Whether an in-place operator may write a `source` result into a `target` tensor: not to a
-    lower category.
-    """
+    """Whether an in-place operator may write `source` into `target`: no lower category."""
     return category(source) <= category(target)
 
 

@@ -76,18 +76,14 @@ _NEVER = frozenset({
     "upsample_nearest2d_backward", "upsample_nearest3d", "upsample_trilinear3d", "var",
     "var_mean", "vdot", "xor", "zero", "zeros", "zeros_like",
 })  # fmt: skip
-"""Stems of operators that are neither views nor tagged pointwise, and do not look at what decides
-whether they raise.
-"""
+"""Stems of operators that never raise for data, and are neither views nor pointwise."""
 
 _DIVISIONS = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
 _POINTWISE_THAT_CHECK = frozenset({"binary_cross_entropy", "igamma", "igammac"})
 
 
 def can_raise(op: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether a call may raise for what its tensors hold. `args` may have graph Values in their
-    place.
-    """
+    """Whether a call may raise for what its tensors hold; `args` may hold graph Values."""
     if "out" in op._overloadname:
         return True
     kind = _kind(op)

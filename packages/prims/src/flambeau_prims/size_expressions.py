@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 Size: TypeAlias = "int | Expr"
 Monomial: TypeAlias = tuple[int, ...]
-"""Indices into `ExprEnv.atoms`, ascending; an index occurs as often as its power. () is the
-constant term.
-"""
+"""Indices into `ExprEnv.atoms`, ascending, repeated for powers. () is the constant term."""
 Terms: TypeAlias = dict[Monomial, int]
 Bound: TypeAlias = "int | None"
 """None: unbounded on that side."""
@@ -28,9 +26,7 @@ Interval: TypeAlias = "tuple[Bound, Bound]"
 
 
 class Atom:
-    """A factor of monomials: a symbol (`kind` "symbol") or an opaque "floordiv", "mod", "min" or
-    "max" of two Sizes.
-    """
+    """A factor of monomials: a "symbol", or a "floordiv", "mod", "min" or "max" of two Sizes."""
 
     __slots__ = ("args", "hint", "index", "kind", "name", "source")
 
@@ -43,9 +39,7 @@ class Atom:
         self.source: object = None
 
     def format(self, names: Mapping[str, str]) -> str:
-        """The atom as a Python expression, symbols called as `names` says, parenthesised where a
-        product needs it.
-        """
+        """The atom as a Python expression, parenthesised for products; `names` renames symbols."""
         if self.kind == "symbol":
             return names.get(self.name, self.name)
         left, right = self.args
@@ -59,9 +53,7 @@ class Atom:
 
 
 class Expr:
-    """An interned, non-constant integer polynomial. Made by `SizeEnv.symbol` and arithmetic only;
-    compared by identity.
-    """
+    """An interned, non-constant integer polynomial, compared by identity (see `SizeEnv`)."""
 
     __slots__ = ("__weakref__", "env", "hint", "symint", "terms")
 
@@ -142,17 +134,15 @@ class Expr:
 
     def symbols(self) -> set[str]:
         """Names of all symbols that occur, those inside opaque atoms included."""
-        found: set[str] = set()
+        result: set[str] = set()
         for index in self.env.atoms_in(self):
             atom = self.env.atoms[index]
             if atom.kind == "symbol":
-                found.add(atom.name)
-        return found
+                result.add(atom.name)
+        return result
 
     def format(self, names: Mapping[str, str]) -> str:
-        """A Python expression with symbols called as `names` says (their own names where it says
-        nothing).
-        """
+        """A Python expression; `names` renames symbols."""
         atoms = self.env.atoms
         text = ""
         for monomial, coefficient in ordered_terms(self):
@@ -262,30 +252,20 @@ class ExprEnv:
         self.unbacked_atoms: set[int] = set()
         """Indices of the unbacked symbols."""
         self.assumed: list[SizeGuard] = []
-        """Relations of unbacked symbols that were assumed, for the program to check as it runs;
-        whoever writes the checks takes them.
-        """
+        """Assumed relations of unbacked symbols; the program checks them as it runs."""
         self.oracle: Oracle | None = None
-        """What answers questions about unbacked numbers beyond their ranges, while somebody traces
-        who can.
-        """
+        """Answers questions about unbacked numbers beyond their ranges, during a trace that can."""
         self.refuse: Callable[[set[str], str], None] | None = None
-        """Told of questions that the program asks of sizes, with the symbols concerned, while
-        somebody traces who does not permit all.
-        """
+        """Called with the symbols and the question when a watched program asks about sizes."""
         self.specialised: dict[Any, str] = {}
-        """Sizes that were made concrete, with a guard, since something takes no symbolic ones; and
-        what, for reports.
-        """
+        """Sizes made concrete, with a guard, and by what (for reports)."""
         self.stated: set[str] = set()
         """Places where the program itself says what holds of its sizes."""
         self._is_unbacked: dict[Expr, bool] = {}
         self.float_ranges: dict[str, tuple[float, float]] = {}
         """By name: the least and the greatest value of unbacked floats of which that is known."""
         self.fixed_floats: dict[str, float] = {}
-        """Given floats, by name, that the trace has specialised: the program is right for exactly
-        these bits.
-        """
+        """Float arguments, by name, that are specialised: the program is right for these bits."""
 
     def symbol(
         self, hint: int, source: object, *, lower: int | None = 2, prefix: str = "s", name: str = ""
@@ -303,21 +283,21 @@ class ExprEnv:
         atom.name = name
         atom.source = source
         self.symbols[atom.name] = atom
-        found = self.make({(atom.index,): 1})
-        assert isinstance(found, Expr)
+        result = self.make({(atom.index,): 1})
+        assert isinstance(result, Expr)
         if lower is not None:
-            self.ranges.assume_lower(found, lower)
-        return found
+            self.ranges.assume_lower(result, lower)
+        return result
 
     def unbacked(self, *, lower: int | None = None, upper: Size | None = None) -> Expr:
         """A new symbol that the program defines as it runs, within these bounds."""
-        found = self.symbol(UNBACKED_HINT, None, lower=None, prefix="u")
-        self.unbacked_atoms.update(self.atoms_in(found))
+        result = self.symbol(UNBACKED_HINT, None, lower=None, prefix="u")
+        self.unbacked_atoms.update(self.atoms_in(result))
         if lower is not None:
-            self.ranges.assume_lower(found, lower)
+            self.ranges.assume_lower(result, lower)
         if upper is not None:
-            self.ranges.assume(upper - found)
-        return found
+            self.ranges.assume(upper - result)
+        return result
 
     def asked(self, question: str) -> Oracle:
         """The oracle; DataDependentSize, with the question, where there is none."""
@@ -329,12 +309,12 @@ class ExprEnv:
         """Whether an unbacked symbol occurs in a size."""
         if not self.unbacked_atoms or not isinstance(size, Expr):
             return False
-        found = self._is_unbacked.get(size)
-        if found is None:
-            found = self._is_unbacked[size] = not self.unbacked_atoms.isdisjoint(
+        cached = self._is_unbacked.get(size)
+        if cached is None:
+            cached = self._is_unbacked[size] = not self.unbacked_atoms.isdisjoint(
                 self.atoms_in(size)
             )
-        return found
+        return cached
 
     def bare_symbol(self, name: str) -> Expr:
         """A symbol itself, also after an equality has replaced it in all later results."""
@@ -372,15 +352,13 @@ class ExprEnv:
                 return NotImplemented
             right = int(right)
         key = (op, left, right)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = op(self, left, right)
-        return found
+        cached = self._memo.get(key)
+        if cached is None:
+            cached = self._memo[key] = op(self, left, right)
+        return cached
 
     def make(self, terms: Terms) -> Size:
-        """The interned Expr, or int, with these terms; zero coefficients are dropped, known
-        equalities substituted.
-        """
+        """The interned Expr, or int, with these terms, known equalities substituted."""
         if self._substitutions:
             terms = self._substitute(terms)
         key = tuple(sorted([term for term in terms.items() if term[1]]))
@@ -388,17 +366,17 @@ class ExprEnv:
             return 0
         if len(key) == 1 and not key[0][0]:
             return key[0][1]
-        found = self._interned.get(key)
-        if found is None:
-            found = object.__new__(Expr)
-            found.env, found.terms, found.symint = self, key, None
-            found.hint = 0
+        known = self._interned.get(key)
+        if known is None:
+            known = object.__new__(Expr)
+            known.env, known.terms, known.symint = self, key, None
+            known.hint = 0
             for monomial, product in key:
                 for index in monomial:
                     product *= self.atoms[index].hint
-                found.hint += product
-            self._interned[key] = found
-        return found
+                known.hint += product
+            self._interned[key] = known
+        return known
 
     def opaque(self, kind: str, left: Size, right: Size) -> Size:
         """The atom `kind(left, right)` as a Size."""
@@ -418,24 +396,22 @@ class ExprEnv:
 
     def atoms_in(self, size: Size) -> set[int]:
         """Indices of all atoms that occur in a size, nested ones included."""
-        found: set[int] = set()
+        result: set[int] = set()
         pending = [size]
         while pending:
             item = pending.pop()
             if isinstance(item, Expr):
                 for monomial, _ in item.terms:
                     for index in monomial:
-                        if index not in found:
-                            found.add(index)
+                        if index not in result:
+                            result.add(index)
                             pending.extend(self.atoms[index].args)
-        return found
+        return result
 
     # Equalities
 
     def substitute_from(self, difference: Expr) -> None:
-        """Given that `difference` is 0, solve it for an atom where that is exact, and rewrite all
-        later results by it.
-        """
+        """Given `difference` == 0, solve it exactly for an atom, and rewrite all later results."""
         for monomial, coefficient in sorted(difference.terms, reverse=True):
             if len(monomial) != 1 or abs(coefficient) != 1:
                 continue
@@ -449,9 +425,7 @@ class ExprEnv:
                 return
 
     def _rebuild_opaque(self, index: int) -> None:
-        """Substitute each opaque atom that mentions atom `index` by its value in terms of what
-        replaced that.
-        """
+        """Substitute each opaque atom over atom `index` by its value after the replacement."""
         for atom in list(self._opaque.values()):
             if atom.index in self._substitutions or not any(
                 index in self.atoms_in(arg) for arg in atom.args
@@ -568,9 +542,7 @@ def _rmod(env: ExprEnv, left: Expr, right: Size) -> Size:
 
 
 def _divide(env: ExprEnv, left: Size, right: Size) -> tuple[Size, Size]:
-    """Sizes q, r with left = q*right + r, and as much of `left` in q as polynomial division can put
-    there.
-    """
+    """Sizes q, r with left = q*right + r; q as large as polynomial division can make it."""
     quotient: Terms = {}
     if not isinstance(right, Expr):
         remainder: Terms = {}
@@ -644,9 +616,7 @@ def _cancel(env: ExprEnv, left: Size, right: Size) -> tuple[Size, Size]:
 
 
 def _nested_floordiv(env: ExprEnv, left: Size, right: Size) -> Size | None:
-    """(x//n + c) // m as (x + c*n) // (n*m), for positive ints n and m; None if `left` has another
-    form.
-    """
+    """(x//n + c) // m as (x + c*n) // (n*m) for positive ints n, m; None for another form."""
     if type(right) is not int or right <= 0 or not isinstance(left, Expr):
         return None
     terms = terms_of(left)
@@ -707,11 +677,9 @@ def known_eq(a: Size, b: Size) -> bool:
 def known_ne(a: Size, b: Size) -> bool:
     """Whether a != b is certain."""
     difference = a - b
-    return (
-        difference.env.ranges.excludes_zero(difference)
-        if isinstance(difference, Expr)
-        else difference != 0
-    )
+    if isinstance(difference, Expr):
+        return difference.env.ranges.excludes_zero(difference)
+    return difference != 0
 
 
 def known_ge(a: Size, b: Size) -> bool:

@@ -106,15 +106,13 @@ UNBACKED_FLOAT_HINT = 0.5
 
 
 def unbacked_float(env: ExprEnv, within: tuple[float, float] | None = None) -> FloatExpr:
-    """A new float that the program computes as it runs; `within`: the least and the greatest value
-    that it may have.
-    """
+    """A new float that the program computes; `within`: its least and greatest value."""
     hint = UNBACKED_FLOAT_HINT if within is None else (within[0] + within[1]) / 2
-    found = float_symbol(env, hint, None)
+    result = float_symbol(env, hint, None)
     if within is not None:
-        env.float_ranges[str(found)] = within
-    env.unbacked_atoms.update(env.atoms_in(found.args[0]))  # type: ignore[arg-type]
-    return found
+        env.float_ranges[str(result)] = within
+    env.unbacked_atoms.update(env.atoms_in(result.args[0]))  # type: ignore[arg-type]
+    return result
 
 
 def is_unbacked(number: Any) -> bool:
@@ -134,11 +132,11 @@ def float_symbol(env: ExprEnv, hint: float, source: object) -> FloatExpr:
 
 def _interned(env: ExprEnv, op: str, args: tuple[Number, ...], hint: float) -> FloatExpr:
     key = (op, *((type(arg), bits_of(arg) if type(arg) is float else arg) for arg in args))
-    found = env.floats.get(key)
-    if found is None:
-        found = env.floats[key] = FloatExpr()
-        found.op, found.args, found.env, found.hint = op, args, env, hint
-    return found
+    cached = env.floats.get(key)
+    if cached is None:
+        cached = env.floats[key] = FloatExpr()
+        cached.op, cached.args, cached.env, cached.hint = op, args, env, hint
+    return cached
 
 
 def float_of(op: str, *args: Number) -> float | FloatExpr:
@@ -158,9 +156,7 @@ def float_of(op: str, *args: Number) -> float | FloatExpr:
 
 
 def _stays_defined(op: str, args: tuple[Number, ...]) -> bool:
-    """Whether `op` gives a real number for all values that the guards admit; guards are taken for
-    that.
-    """
+    """Whether `op` is a real number for all values the guards admit; takes guards for that."""
     if op in ("/", "//", "%"):
         return Condition("!=", args[1], 0).ask()
     if op == "**" and isinstance(args[1], (int, float)) and float(args[1]).is_integer():
@@ -175,9 +171,7 @@ def _stays_defined(op: str, args: tuple[Number, ...]) -> bool:
 
 
 def as_float(number: Number) -> float:
-    """The number as a float; a symbolic one is specialised by fixing every size it is computed
-    from.
-    """
+    """The number as a float; a symbolic one is specialised: every size in it is fixed."""
     if isinstance(number, FloatExpr):
         if is_unbacked(number):
             question = f"the value of {number} is asked, which is in a tensor"
@@ -192,9 +186,7 @@ def as_float(number: Number) -> float:
 
 
 def floor_of(number: Number) -> Size:
-    """The greatest integer not above a number; exact for the quotient of two sizes, else
-    specialised.
-    """
+    """The greatest integer not above a number; exact for a quotient of sizes, else specialised."""
     if isinstance(number, Expr):
         return number
     if isinstance(number, FloatExpr):
@@ -238,9 +230,7 @@ PLAIN: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class Condition:
-    """A relation between numbers ("==", "<", ...), or "and", "or", "not" of Conditions and bools;
-    not asked yet.
-    """
+    """A relation of numbers ("==", "<", ...), or "and", "or", "not"; not asked yet."""
 
     __slots__ = ("args", "op")
 
@@ -317,20 +307,18 @@ class Condition:
 
 
 def evaluate_number(arg: Any, values: Mapping[str, Any]) -> Any:
-    """The value of a symbolic number or Condition for these values of the symbols; any other object
-    as it is.
-    """
+    """The value of a symbolic number or Condition; any other object as it is."""
     if isinstance(arg, Expr):
         return arg.env.evaluate(arg, values)
     return arg.evaluate(values) if isinstance(arg, (FloatExpr, Condition)) else arg
 
 
 def _symbols_in(args: tuple[Any, ...]) -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for arg in args:
         if isinstance(arg, (Expr, FloatExpr, Condition)):
-            found |= arg.symbols()
-    return found
+            result |= arg.symbols()
+    return result
 
 
 def condition_of(guard: SizeGuard) -> Condition:
@@ -345,9 +333,7 @@ def ask(condition: Condition | bool) -> bool:
 
 
 def decide(condition: Condition | bool) -> bool:
-    """Whether a condition that the program branches on holds; of unbacked numbers it must be
-    certain, or the oracle's to answer.
-    """
+    """Whether a branch condition holds; of unbacked numbers: certain, or the oracle's answer."""
     if not isinstance(condition, Condition):
         return condition
     certain = condition.known()
@@ -380,9 +366,7 @@ def _ask_oracle(op: str, a: Number, b: Number) -> bool:
 
 
 def expect(condition: Condition | bool) -> bool:
-    """Whether a condition holds that must hold: of unbacked sizes it is assumed, and the program
-    checks it (`SizeEnv.assumed`).
-    """
+    """Whether a necessary condition holds; of unbacked sizes it is assumed and checked later."""
     if not isinstance(condition, Condition) or not is_unbacked(condition):
         _note_statement(condition)
         return ask(condition)

@@ -37,20 +37,16 @@ class Oracle:
         self._tell = tell
         self._floats: dict[tuple[Any, ...], bool] = {}
         self.answered: list[SizeGuard] = []
-        """The relations among `env.assumed` that hold on the call being traced, and need not on
-        another.
-        """
+        """The relations in `env.assumed` that hold on the traced call, and need not on another."""
 
     def value(self, number: Any, question: str) -> Any:
-        """The value of an unbacked number, which is assumed from now on; DataDependentSize, with
-        the question, where it is not told.
-        """
-        found = self._now(number, question)
+        """The value of an unbacked number, assumed from here on, or DataDependentSize."""
+        result = self._now(number, question)
         if isinstance(number, Expr):
-            self._assume("==", number, found, holds=True)
-        elif found != found or not self._float_relation("==", number, found, question):
+            self._assume("==", number, result, holds=True)
+        elif result != result or not self._float_relation("==", number, result, question):
             raise DataDependentSize(f"{question}, which is not a number")
-        return found
+        return result
 
     def holds(self, op: str, a: Any, b: Any, question: str) -> bool:
         """Whether `a op b`, which is assumed from now on."""
@@ -61,9 +57,7 @@ class Oracle:
         return answer
 
     def is_zero(self, difference: Expr) -> bool:
-        """Whether a difference that is zero in any program that makes sense is zero; yes where that
-        is not told.
-        """
+        """Whether a difference that must be zero for a valid program is zero; yes if unknown."""
         try:
             return bool(self._now(difference, "") == 0)
         except DataDependentSize:

@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from flambeau_prims.size_expressions import SizeGuard
 
 if TYPE_CHECKING:
-    from flambeau_prims.size_expressions import (
-        Atom,
-        Bound,
-        Expr,
-        ExprEnv,
-        Interval,
-        Monomial,
-        Size,
-    )
+    from flambeau_prims.size_expressions import Atom, Bound, Expr, ExprEnv, Interval, Monomial, Size
 
 Form: TypeAlias = "tuple[tuple[Monomial, int], ...]"
 
@@ -41,9 +33,7 @@ class Ranges:
         """Memo of `bounds`, dropped whenever a fact is added."""
 
     def guards(self) -> list[SizeGuard]:
-        """All guards, in the order taken; one that a later one implies (same form, same direction)
-        is replaced by it.
-        """
+        """All guards in order; one implied by a later one (same form) is replaced by it."""
         return list(self._guards.values())
 
     # Questions that guard
@@ -127,9 +117,7 @@ class Ranges:
         return True
 
     def assume_zero(self, difference: Expr, zero: bool) -> bool:
-        """Take difference == 0 (or != 0) as a fact that the program checks; False if it is known
-        not to hold.
-        """
+        """Assume difference == 0 (or != 0), which the program checks; False if known false."""
         bounds = self.bounds(difference)
         if bounds == (0, 0) or self.excludes_zero(difference):
             return zero is (bounds == (0, 0))
@@ -146,9 +134,7 @@ class Ranges:
         return True
 
     def only_value(self, size: Expr) -> int:
-        """The one value that the bounds leave for an unbacked size; if there are more, what it is
-        on the call being traced.
-        """
+        """The one value that bounds leave for an unbacked size, else its value on this call."""
         lower, upper = self.bounds(size)
         if lower is None or lower != upper:
             question = f"the value of {size} is asked, which depends on the contents of a tensor"
@@ -197,11 +183,9 @@ class Ranges:
         if atom.kind != "floordiv":
             return None
         dividend, divisor = atom.args
-        return (
-            (dividend, divisor)
-            if isinstance(divisor, int) and divisor > 0 and not isinstance(dividend, int)
-            else None
-        )
+        if isinstance(divisor, int) and divisor > 0 and not isinstance(dividend, int):
+            return (dividend, divisor)
+        return None
 
     def _form_bounds(self, form: Form) -> Interval:
         expr = self._env.make(dict(form))
@@ -240,13 +224,13 @@ class Ranges:
 
     def bounds(self, expr: Expr) -> Interval:
         """The tightest interval known to hold the value of an Expr."""
-        found = self._bounds.get(expr)
-        if found is None:
+        known = self._bounds.get(expr)
+        if known is None:
             # Stored first: an opaque atom's bounds may come back here through its arguments.
             self._bounds[expr] = (None, None)
-            found = _meet(self._lower_and_upper(expr), self._by_facts(expr))
-            self._bounds[expr] = found
-        return found
+            known = _meet(self._lower_and_upper(expr), self._by_facts(expr))
+            self._bounds[expr] = known
+        return known
 
     def _by_facts(self, expr: Expr) -> Interval:
         form, factor, constant = _normal(expr)

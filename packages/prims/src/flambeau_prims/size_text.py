@@ -101,9 +101,7 @@ def read_condition(text: str, symbols: Mapping[str, Number]) -> Condition:
 
 
 def assume(text: str, symbols: Mapping[str, Number]) -> None:
-    """Take a condition that holds for the symbols' hints as a guard; conditions on floats are left
-    out.
-    """
+    """Guard on a condition that holds for the symbols' hints; conditions on floats are ignored."""
     condition = _read(_parsed(text), symbols)
     if isinstance(condition, Condition) and condition.op in PLAIN:
         if all(type(side) in (int, Expr) for side in condition.args):

@@ -58,9 +58,7 @@ __all__ = [
 
 
 class SizeEnv(ExprEnv):
-    """The symbols of one compile, the guards that its trace has taken, and the tables that its
-    Exprs are interned in.
-    """
+    """The symbols of one compile, the guards of its trace, and the tables of its Exprs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,11 +87,9 @@ def eq(a: Size, b: Size) -> bool:
     if a is b:
         return True
     difference = a - b
-    return (
-        difference.env.ranges.is_zero(difference)
-        if isinstance(difference, Expr)
-        else difference == 0
-    )
+    if isinstance(difference, Expr):
+        return difference.env.ranges.is_zero(difference)
+    return difference == 0
 
 
 def ne(a: Size, b: Size) -> bool:
@@ -104,11 +100,9 @@ def ne(a: Size, b: Size) -> bool:
 def ge(a: Size, b: Size) -> bool:
     """a >= b, guarding if need be."""
     difference = a - b
-    return (
-        difference.env.ranges.is_non_negative(difference)
-        if isinstance(difference, Expr)
-        else difference >= 0
-    )
+    if isinstance(difference, Expr):
+        return difference.env.ranges.is_non_negative(difference)
+    return difference >= 0
 
 
 def le(a: Size, b: Size) -> bool:
@@ -127,9 +121,7 @@ def lt(a: Size, b: Size) -> bool:
 
 
 def expect(op: str, a: Size, b: Size) -> bool:
-    """`a op b` that must hold for the program to make sense: of unbacked sizes it is assumed, to be
-    checked as the program runs.
-    """
+    """`a op b`, which a valid program needs: assumed of unbacked sizes, and checked later."""
     difference = a - b
     if not isinstance(difference, Expr) or not difference.env.is_unbacked(difference):
         return _RELATIONS[op](a, b)
@@ -145,9 +137,7 @@ _RELATIONS: dict[str, Callable[[Size, Size], bool]] = {
 
 
 def likely_eq(a: Size, b: Size) -> bool:
-    """As `eq`, where the answer only picks among layouts: nothing is assumed of unbacked sizes, and
-    they differ unless known equal.
-    """
+    """As `eq`, to pick a layout: unbacked sizes differ unless known equal; nothing is assumed."""
     difference = a - b
     if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
         return known_eq(a, b)
@@ -163,9 +153,7 @@ def likely_ge(a: Size, b: Size) -> bool:
 
 
 def _for_layout(ask: Callable[[Size, Size], bool], difference: Size, a: Size, b: Size) -> bool:
-    """The answer; the guard it takes names no line of a program whose questions are watched, as the
-    program has not asked.
-    """
+    """The answer; a watched program has not asked, so the guard names no line of it."""
     if not isinstance(difference, Expr) or difference.env.refuse is None:
         return ask(a, b)
     env = difference.env

@@ -9,6 +9,8 @@ decided (and guarded) when C++ or Python asks for its truth.
 from __future__ import annotations
 
 import math
+import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -30,7 +32,7 @@ from flambeau_prims.size_floats import (
 from flambeau_prims.sizes import Expr, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Symbolic: TypeAlias = "torch.SymInt | torch.SymFloat | torch.SymBool"
 
@@ -39,27 +41,20 @@ def to_symint(size: Size) -> int | torch.SymInt:
     """A size as torch takes it: an int, or the one SymInt of its Expr."""
     if type(size) is int:
         return size
-    found = size.symint  # type: ignore[union-attr]
-    if found is None:
-        found = torch.SymInt(IntNode(size))
-        size.symint = found  # type: ignore[union-attr]
-    return found
+    if size.symint is None:  # type: ignore[union-attr]
+        size.symint = torch.SymInt(IntNode(size))  # type: ignore[union-attr]
+    return size.symint  # type: ignore[union-attr]
 
 
 def from_symint(value: int | torch.SymInt) -> Size:
     """The size inside a SymInt of ours; ints pass."""
-    if isinstance(value, torch.SymInt):
-        node = value.node
-        if isinstance(node, IntNode):
-            return node.value
-        return int(value)
+    if isinstance(value, torch.SymInt) and isinstance(value.node, IntNode):
+        return value.node.value
     return int(value)
 
 
 def to_symbolic(value: Any) -> Any:
-    """Any symbolic value of ours (Expr, FloatExpr, Condition) as the torch object for it; other
-    values pass.
-    """
+    """The torch object for an Expr, FloatExpr or Condition; other values pass."""
     if isinstance(value, Expr):
         return to_symint(value)
     if isinstance(value, FloatExpr):
@@ -70,16 +65,12 @@ def to_symbolic(value: Any) -> Any:
 
 
 def from_symbolic(value: Symbolic) -> Any:
-    """What is inside a SymInt, SymFloat or SymBool of ours: Size, float or FloatExpr, bool or
-    Condition.
-    """
+    """The value in a SymInt, SymFloat or SymBool of ours: a number, or an expression of ours."""
     return value.node.value
 
 
 class SizeNode:
-    """What the three kinds of node share. `value` is the Expr, FloatExpr or Condition, or a plain
-    constant.
-    """
+    """The common part of the nodes. `value`: an Expr, FloatExpr, Condition or a constant."""
 
     __slots__ = ("value",)
 
@@ -114,13 +105,13 @@ class SizeNode:
         return self.value if self.is_constant() else None
 
     def maybe_as_int(self) -> int | None:
-        return None
+        return self.value if type(self.value) is int else None
 
     def maybe_as_float(self) -> float | None:
-        return None
+        return self.value if isinstance(self.value, float) else None
 
     def maybe_as_bool(self) -> bool | None:
-        return None
+        return self.value if isinstance(self.value, bool) else None
 
     def has_hint(self) -> bool:
         return not is_unbacked(self.value)
@@ -142,26 +133,6 @@ class SizeNode:
     def wrap_bool(self, value: bool) -> BoolNode:
         return BoolNode(value)
 
-    # Relations, shared by ints and floats
-
-    def eq(self, other: SizeNode) -> BoolNode:
-        return BoolNode(_relation("==", self.value, other.value))
-
-    def ne(self, other: SizeNode) -> BoolNode:
-        return BoolNode(_relation("!=", self.value, other.value))
-
-    def lt(self, other: SizeNode) -> BoolNode:
-        return BoolNode(_relation("<", self.value, other.value))
-
-    def le(self, other: SizeNode) -> BoolNode:
-        return BoolNode(_relation("<=", self.value, other.value))
-
-    def gt(self, other: SizeNode) -> BoolNode:
-        return BoolNode(_relation(">", self.value, other.value))
-
-    def ge(self, other: SizeNode) -> BoolNode:
-        return BoolNode(_relation(">=", self.value, other.value))
-
 
 class IntNode(SizeNode):
     """A Size."""
@@ -172,9 +143,6 @@ class IntNode(SizeNode):
 
     def is_int(self) -> bool:
         return True
-
-    def maybe_as_int(self) -> int | None:
-        return self.value if type(self.value) is int else None
 
     @property
     def hint(self) -> int:
@@ -190,27 +158,7 @@ class IntNode(SizeNode):
         return sizes.as_int(self.value)
 
     def bool_(self) -> bool:
-        return decide(_relation("!=", self.value, 0))
-
-    def add(self, other: IntNode) -> IntNode:
-        return IntNode(self.value + other.value)
-
-    def sub(self, other: IntNode) -> IntNode:
-        return IntNode(self.value - other.value)
-
-    def mul(self, other: IntNode) -> IntNode:
-        return IntNode(self.value * other.value)
-
-    def floordiv(self, other: IntNode) -> IntNode:
-        return IntNode(self.value // _divisor(other.value))
-
-    int_floordiv = floordiv
-
-    def mod(self, other: IntNode) -> IntNode:
-        return IntNode(self.value % _divisor(other.value))
-
-    def neg(self) -> IntNode:
-        return IntNode(-self.value)
+        return decide(_condition("!=", self.value, 0))
 
     def pos(self) -> IntNode:
         return self
@@ -222,53 +170,16 @@ class IntNode(SizeNode):
             return self
         return IntNode(round(sizes.as_int(self.value), digits))
 
-    def abs(self) -> IntNode:
-        return IntNode(sizes.size_max(self.value, -self.value))
-
-    def sym_min(self, other: IntNode) -> IntNode:
-        return IntNode(sizes.size_min(self.value, other.value))
-
-    def sym_max(self, other: IntNode) -> IntNode:
-        return IntNode(sizes.size_max(self.value, other.value))
-
     def sym_sum(self, args: Sequence[IntNode]) -> IntNode:
         total: Size = 0
         for node in args:
             total = total + node.value
         return IntNode(total)
 
-    def pow_by_natural(self, other: IntNode) -> IntNode:
-        return IntNode(self.value ** sizes.as_int(other.value))
-
     def pow(self, other: IntNode) -> IntNode | FloatNode:
-        if isinstance(other, FloatNode) or decide(_relation("<", other.value, 0)):
+        if isinstance(other, FloatNode) or decide(_condition("<", other.value, 0)):
             return FloatNode(float_of("**", float_of("float", self.value), other.value))
-        return self.pow_by_natural(other)
-
-    def lshift(self, other: IntNode) -> IntNode:
-        return IntNode(self.value * (1 << sizes.as_int(other.value)))
-
-    def rshift(self, other: IntNode) -> IntNode:
-        return IntNode(self.value // (1 << sizes.as_int(other.value)))
-
-    def bitwise_and(self, other: IntNode) -> IntNode:
-        return IntNode(sizes.as_int(self.value) & sizes.as_int(other.value))
-
-    def bitwise_or(self, other: IntNode) -> IntNode:
-        return IntNode(sizes.as_int(self.value) | sizes.as_int(other.value))
-
-    def bitwise_xor(self, other: IntNode) -> IntNode:
-        return IntNode(sizes.as_int(self.value) ^ sizes.as_int(other.value))
-
-    and_, or_, xor = bitwise_and, bitwise_or, bitwise_xor
-
-    def sym_float(self) -> FloatNode:
-        return FloatNode(float_of("float", self.value))
-
-    def int_truediv(self, other: IntNode) -> FloatNode:
-        return FloatNode(float_of("/", self.value, other.value))
-
-    truediv = int_truediv
+        return IntNode(_natural_power(self.value, other.value))
 
 
 class FloatNode(SizeNode):
@@ -280,9 +191,6 @@ class FloatNode(SizeNode):
 
     def is_float(self) -> bool:
         return True
-
-    def maybe_as_float(self) -> float | None:
-        return self.value if isinstance(self.value, float) else None
 
     @property
     def hint(self) -> float:
@@ -298,43 +206,12 @@ class FloatNode(SizeNode):
         return int(as_float(self.value))
 
     def bool_(self) -> bool:
-        return decide(_relation("!=", self.value, 0.0))
-
-    def add(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("+", self.value, other.value))
-
-    def sub(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("-", self.value, other.value))
-
-    def mul(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("*", self.value, other.value))
-
-    def float_truediv(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("/", self.value, other.value))
-
-    truediv = float_truediv
-
-    def floordiv(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("//", self.value, other.value))
-
-    def mod(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("%", self.value, other.value))
-
-    def float_pow(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("**", self.value, other.value))
-
-    pow = float_pow
-
-    def neg(self) -> FloatNode:
-        return FloatNode(float_of("*", self.value, -1.0))
+        return decide(_condition("!=", self.value, 0.0))
 
     def pos(self) -> FloatNode:
         return self
 
     sym_float = pos
-
-    def abs(self) -> FloatNode:
-        return FloatNode(float_of("abs", self.value))
 
     def floor(self) -> IntNode:
         return IntNode(floor_of(self.value))
@@ -348,7 +225,7 @@ class FloatNode(SizeNode):
         return IntNode(math.ceil(as_float(negated)))
 
     def trunc(self) -> IntNode:
-        return self.floor() if decide(_relation(">=", self.value, 0.0)) else self.ceil()
+        return self.floor() if decide(_condition(">=", self.value, 0.0)) else self.ceil()
 
     sym_int = trunc
 
@@ -358,23 +235,6 @@ class FloatNode(SizeNode):
 
     def is_integer(self) -> BoolNode:
         return BoolNode(as_float(self.value).is_integer())
-
-    def sym_min(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("min", self.value, other.value))
-
-    def sym_max(self, other: FloatNode) -> FloatNode:
-        return FloatNode(float_of("max", self.value, other.value))
-
-
-def _float_function(name: str) -> Any:
-    def method(self: SizeNode) -> FloatNode:
-        return FloatNode(float_of(f"math.{name}", self.value))
-
-    return method
-
-
-for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2"):
-    setattr(SizeNode, f"sym_{_name}", _float_function(_name))
 
 
 class BoolNode(SizeNode):
@@ -386,9 +246,6 @@ class BoolNode(SizeNode):
 
     def is_bool(self) -> bool:
         return True
-
-    def maybe_as_bool(self) -> bool | None:
-        return self.value if isinstance(self.value, bool) else None
 
     @property
     def hint(self) -> bool:
@@ -425,10 +282,10 @@ class BoolNode(SizeNode):
         return known(self.value) is True
 
     def sym_and(self, other: BoolNode) -> BoolNode:
-        return BoolNode(_both("and", self.value, other.value))
+        return BoolNode(_condition("and", self.value, other.value))
 
     def sym_or(self, other: BoolNode) -> BoolNode:
-        return BoolNode(_both("or", self.value, other.value))
+        return BoolNode(_condition("or", self.value, other.value))
 
     def eq(self, other: SizeNode) -> BoolNode:
         return BoolNode(decide(self.value) == _decided(other.value))
@@ -452,20 +309,75 @@ def _decided(value: Any) -> Any:
 
 
 def _divisor(value: Size) -> Size:
-    """A number to divide by, of which is assumed that it stays other than zero; zero itself raises
-    in the division.
-    """
+    """A divisor, assumed to stay nonzero; zero itself raises in the division."""
     sizes.expect("!=", value, 0)
     return value
 
 
-def _relation(op: str, a: Any, b: Any) -> bool | Condition:
+def _condition(op: str, a: Any, b: Any) -> bool | Condition:
+    """A relation or connective, decided if it is certain."""
     condition = Condition(op, a, b)
     decided = condition.known()
     return condition if decided is None else decided
 
 
-def _both(op: str, a: bool | Condition, b: bool | Condition) -> bool | Condition:
-    condition = Condition(op, a, b)
-    decided = condition.known()
-    return condition if decided is None else decided
+# Methods that compute on the values of their operands
+
+
+def _natural_power(base: Size, exponent: Size) -> Size:
+    return base ** sizes.as_int(exponent)
+
+
+def _on_ints(function: Callable[[int, int], int]) -> Callable[[Size, Size], Size]:
+    """The function of ints, for which sizes are specialised."""
+    return lambda a, b: function(sizes.as_int(a), sizes.as_int(b))
+
+
+_RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_INT: dict[str, Callable[..., Size]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "floordiv int_floordiv": lambda a, b: a // _divisor(b),
+    "mod": lambda a, b: a % _divisor(b),
+    "abs": lambda a: sizes.size_max(a, -a),
+    "sym_min": sizes.size_min,
+    "sym_max": sizes.size_max,
+    "pow_by_natural": _natural_power,
+    "lshift": lambda a, b: a * (1 << sizes.as_int(b)),
+    "rshift": lambda a, b: a // (1 << sizes.as_int(b)),
+    "bitwise_and and_": _on_ints(operator.and_),
+    "bitwise_or or_": _on_ints(operator.or_),
+    "bitwise_xor xor": _on_ints(operator.xor),
+}
+_FLOAT = {
+    "add": "+", "sub": "-", "mul": "*", "float_truediv truediv": "/", "floordiv": "//", "mod": "%",
+    "float_pow pow": "**", "abs": "abs", "sym_min": "min", "sym_max": "max",
+}  # fmt: skip
+_OF_ANY_NUMBER = (
+    "sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2",
+)  # fmt: skip
+
+
+def _install(node: type[SizeNode], names: str, result: type[SizeNode], compute: Any) -> None:
+    """Give a class of nodes the methods `names`: `compute` of the values, as a node `result`."""
+
+    def method(self: SizeNode, *others: SizeNode) -> SizeNode:
+        return result(compute(self.value, *[other.value for other in others]))
+
+    for name in names.split():
+        setattr(node, name, method)
+
+
+for _names, _function in _INT.items():
+    _install(IntNode, _names, IntNode, _function)
+_install(IntNode, "sym_float", FloatNode, partial(float_of, "float"))
+_install(IntNode, "int_truediv truediv", FloatNode, partial(float_of, "/"))
+for _names, _op in _FLOAT.items():
+    _install(FloatNode, _names, FloatNode, partial(float_of, _op))
+_install(FloatNode, "neg", FloatNode, lambda value: float_of("*", value, -1.0))
+for _name in _OF_ANY_NUMBER:
+    _install(SizeNode, f"sym_{_name}", FloatNode, partial(float_of, f"math.{_name}"))
+for _name, _op in _RELATIONS.items():
+    _install(SizeNode, _name, BoolNode, partial(_condition, _op))

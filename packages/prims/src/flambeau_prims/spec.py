@@ -55,8 +55,8 @@ class Spec:
         if not isinstance(device, torch.device):
             device = torch.device(device)
         key = (shape, stride, offset, dtype, device)
-        found = _INTERNED.get(key)
-        if found is None:
+        known = _INTERNED.get(key)
+        if known is None:
             if len(shape) != len(stride):
                 raise ValueError(f"shape {shape} and stride {stride} differ in length")
             env = next(
@@ -65,13 +65,13 @@ class Spec:
             # Symbolic Specs live as long as their env.  dict.setdefault is atomic: two threads
             # agree on one object.
             table = _INTERNED if env is None else env.specs
-            found = table.get(key)
-            if found is None:
-                made = object.__new__(cls)
-                made.shape, made.stride, made.offset, made.dtype, made.device = key
-                made.env = env
-                found = table.setdefault(key, made)
-        return found
+            known = table.get(key)
+            if known is None:
+                new = object.__new__(cls)
+                new.shape, new.stride, new.offset, new.dtype, new.device = key
+                new.env = env
+                known = table.setdefault(key, new)
+        return known
 
     @property
     def ndim(self) -> int:
@@ -92,9 +92,7 @@ class Spec:
         stride: Sequence[Size] | None = None,
         dtype: torch.dtype | None = None,
     ) -> Spec:
-        """A new tensor on this one's device, at offset 0: of its shape and dtype unless given, and
-        row-major unless strides are given.
-        """
+        """A new tensor on this device, with its shape and dtype, row-major, unless given."""
         shape = self.shape if shape is None else shape
         return Spec.of(shape, stride=stride, dtype=dtype or self.dtype, device=self.device)
 
@@ -135,9 +133,7 @@ _DTYPE_NAMES = {
 
 
 def contiguous_stride(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """Row-major strides, in elements, as `torch.empty(shape).stride()` gives them (sizes 0 and 1
-    count as 1).
-    """
+    """Row-major strides, in elements, as of `torch.empty(shape)` (sizes 0 and 1 count as 1)."""
     strides: list[Size] = []
     running: Size = 1
     for size in reversed(shape):

@@ -112,9 +112,7 @@ def is_empty(shape: Shape) -> bool:
 
 
 def is_channels_last(spec: Spec) -> bool:
-    """As `tensor.is_contiguous(memory_format=channels_last)` for 4 dimensions, channels_last_3d for
-    5.
-    """
+    """As `tensor.is_contiguous(memory_format=channels_last)`, or channels_last_3d for 5 dims."""
     order = _CHANNELS_LAST_ORDER.get(spec.ndim)
     return order is not None and _is_packed(spec.shape, spec.stride, order)
 
@@ -145,10 +143,10 @@ def is_dense(spec: Spec) -> bool:
 def _sort_dims(dims: list[int], before: Callable[[int, int], bool]) -> None:
     """Stable insertion sort of a few dimensions by a strict order."""
     for end in range(1, len(dims)):
-        at = end
-        while at and before(dims[at], dims[at - 1]):
-            dims[at], dims[at - 1] = dims[at - 1], dims[at]
-            at -= 1
+        position = end
+        while position and before(dims[position], dims[position - 1]):
+            dims[position], dims[position - 1] = dims[position - 1], dims[position]
+            position -= 1
 
 
 def suggested_format(spec: Spec) -> torch.memory_format:
@@ -193,9 +191,7 @@ def channels_last_stride(shape: Shape) -> Shape:
 
 
 def stride_for(shape: Shape, memory_format: torch.memory_format | None) -> Shape:
-    """The strides of a fresh tensor of an explicit memory format (None and preserve_format mean
-    contiguous).
-    """
+    """The strides of a fresh tensor; None and preserve_format mean contiguous."""
     if memory_format is None or memory_format in (torch.contiguous_format, torch.preserve_format):
         return contiguous_stride(shape)
     if len(shape) != (4 if memory_format == torch.channels_last else 5):
@@ -207,9 +203,7 @@ def stride_for(shape: Shape, memory_format: torch.memory_format | None) -> Shape
 
 
 def preserved_stride(spec: Spec) -> Shape:
-    """The strides of a copy with `memory_format=torch.preserve_format`: as they are if dense, else
-    packed in their order.
-    """
+    """The strides of a copy with preserve_format: as they are if dense, else packed in order."""
     if spec.stride == contiguous_stride(spec.shape) or is_dense(spec):
         return spec.stride
     shape, stride = spec.shape, spec.stride
@@ -239,9 +233,7 @@ def suggested_stride(spec: Spec, shape: Shape | None = None) -> Shape:
 
 
 def _compare_strides(shape: Shape, stride: Shape, inner: int, outer: int) -> int:
-    """1 if the two dimensions should change places, -1 if they stand right, 0 if this operand
-    cannot tell.
-    """
+    """1 if the two dims should change places, -1 if not, 0 if this operand cannot tell."""
     a, b = stride[inner], stride[outer]
     if likely_eq(a, 0) or likely_eq(b, 0):
         return 0
@@ -251,9 +243,7 @@ def _compare_strides(shape: Shape, stride: Shape, inner: int, outer: int) -> int
 
 
 def _loop_order(ndim: int, compare: Callable[[int, int], int]) -> list[int]:
-    """Dimensions, innermost first: insertion sort from row-major where 0 ("cannot tell") keeps
-    looking further in.
-    """
+    """Dims, innermost first: an insertion sort in which 0 ("cannot tell") looks further in."""
     order = list(range(ndim - 1, -1, -1))
     for start in range(1, ndim):
         moving = start

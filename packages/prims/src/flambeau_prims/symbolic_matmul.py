@@ -138,17 +138,17 @@ def _batched(left: Any, right: Any) -> Any:
 
 def _broadcast(left: Sequence[Size], right: Sequence[Size]) -> list[Size]:
     """The common shape of two batch shapes."""
-    found: list[Size] = []
+    result: list[Size] = []
     for a, b in zip_longest(reversed(left), reversed(right), fillvalue=1):
         if known_eq(a, 1) or known_eq(b, 1):
-            found.append(b if known_eq(a, 1) else a)
+            result.append(b if known_eq(a, 1) else a)
         elif eq(a, b):
-            found.append(a)
+            result.append(a)
         else:
             raise RuntimeError(
                 f"The batch sizes {list(left)} and {list(right)} of matmul's arguments do not match"
             )
-    return found[::-1]
+    return result[::-1]
 
 
 def _product(sizes: Sequence[Any]) -> Any:
@@ -168,9 +168,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """scaled_dot_product_attention on a CPU where a tensor has symbolic sizes and torch takes the
-    math form.
-    """
+    """scaled_dot_product_attention on a CPU with symbolic sizes, in the math form."""
     tensors = (query, key, value)
     if not any(map(_is_symbolic, tensors)) or not _takes_math(tensors, attn_mask, dropout_p):
         return NotImplemented
@@ -199,9 +197,7 @@ def math_attention(
     scale: float | None,
     enable_gqa: bool,
 ) -> Any:
-    """softmax(query @ key.mT * scale + mask) @ value; half precision is computed in float32 unless
-    the user allows otherwise.
-    """
+    """softmax(query @ key.mT * scale + mask) @ value; halves in float32 unless allowed."""
     if is_causal:
         shape = (query.shape[-2], key.shape[-2])
         mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()

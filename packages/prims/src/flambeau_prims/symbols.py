@@ -105,11 +105,11 @@ def missing_symbols(graph: Graph) -> list[Expr]:
 
 
 def _sizes_in(graph: Graph) -> set[Expr]:
-    found: set[Expr] = set(_exprs(graph.inputs))
+    result: set[Expr] = set(_exprs(graph.inputs))
     for node in graph.nodes:
-        found.update(_exprs((node.args, node.kwargs, node.outputs)))
-    found.update(_exprs(graph.outputs))
-    return found
+        result.update(_exprs((node.args, node.kwargs, node.outputs)))
+    result.update(_exprs(graph.outputs))
+    return result
 
 
 def _exprs(arg: Any) -> Iterator[Expr]:

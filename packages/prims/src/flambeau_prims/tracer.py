@@ -63,9 +63,7 @@ _FOLDED_NUMEL = 256
 
 
 class MutatingCall(NamedTuple):
-    """A call of an in-place or out= operator: its arguments as given, as rules take them (Specs),
-    as nodes hold them (Values).
-    """
+    """A call of an in-place or out= operator: arguments as given, as Specs, as Values."""
 
     func: Any
     facts: OperatorFacts
@@ -166,9 +164,9 @@ class Tracer(TorchDispatchMode):
 
     def constant(self, real: torch.Tensor) -> FakeTensor:
         """The one FakeTensor that stands for a real tensor met while tracing."""
-        found = self._fake_constants.get(id(real))
-        if found is not None:
-            return found[1]
+        known = self._fake_constants.get(id(real))
+        if known is not None:
+            return known[1]
         if real.layout is not torch.strided:
             raise Unsupported(f"a constant of layout {real.layout} entered the trace")
         if real.is_meta and self.device.type != "meta":
@@ -222,9 +220,7 @@ class Tracer(TorchDispatchMode):
     def _infer(
         self, key: tuple[Any, ...], func: Any, rule_args: Any, rule_kwargs: dict[str, Any]
     ) -> Any:
-        """What the operator's rule says; results whose sizes are in the data get new symbols each
-        time.
-        """
+        """The results by the operator's rule; data-dependent sizes get new symbols each time."""
         if self.unbacked:
             rule = UNBACKED_RULES.get(func)
             if rule is not None and self.env is not None:
@@ -295,9 +291,7 @@ class Tracer(TorchDispatchMode):
         return fake
 
     def _mutate(self, call: MutatingCall) -> Any:
-        """An in-place or out= operator: its results are its own arguments, whose Specs stay (and
-        rarely new tensors too).
-        """
+        """An in-place or out= operator: its results are its arguments, rarely new tensors too."""
         facts, args, kwargs = call.facts, call.args, call.kwargs
         if facts.changes_metadata:
             return self._change_metadata(call)
@@ -337,9 +331,7 @@ class Tracer(TorchDispatchMode):
         return items[0] if len(items) == 1 else tuple(items)
 
     def _prepare_out(self, call: MutatingCall) -> Any:
-        """Give out= tensors the results' shapes; returns the node's kwargs, with the Values that
-        they have then.
-        """
+        """Give out= tensors the results' shapes; returns the kwargs with their new Values."""
         facts, kwargs = call.facts, call.kwargs
         results = facts.out_results(call.rule_args, call.rule_kwargs)
         if results is None:
@@ -374,9 +366,7 @@ class Tracer(TorchDispatchMode):
                     operator_facts.check_overlap(target.spec, operand.spec)
 
     def _change_metadata(self, call: MutatingCall) -> Any:
-        """`x.squeeze_()` and the like: recorded as the view that x becomes; refused where x exists
-        outside the graph.
-        """
+        """`x.squeeze_()` and the like: recorded as views; refused if x exists outside the graph."""
         func, facts, fake = call.func, call.facts, call.args[0]
         form = facts.view_form
         if form is None or not isinstance(fake, FakeTensor):
@@ -502,9 +492,7 @@ def _contents(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """A literal: nobody else can write to the real tensor, so its contents are known until the
-    program writes.
-    """
+    """A literal: its contents are known until the program writes to it."""
     (real,) = args
     if isinstance(real, FakeTensor):
         return real
@@ -515,9 +503,7 @@ def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_of_number(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """`_to_copy` of a Python number, which vmap converts to the dtype of the tensor beside it: a
-    tensor that holds it.
-    """
+    """`_to_copy` of a Python number, as vmap converts one: a tensor with this number."""
     if isinstance(args[0], torch.Tensor):
         return _GO_ON
     kept = {name: kwargs[name] for name in ("dtype", "device") if kwargs.get(name) is not None}

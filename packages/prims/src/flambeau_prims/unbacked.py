@@ -83,9 +83,7 @@ def masked_select(env: ExprEnv, self: Spec, mask: Spec) -> Spec:
 
 @_rule(aten.index.Tensor)
 def index_by_masks(env: ExprEnv, self: Spec, indices: Sequence[Spec | None]) -> Any:
-    """A mask stands for the positions of its True elements, an index of one dim for each of the
-    mask's dims.
-    """
+    """A mask stands for the positions of its True elements: one index for each of its dims."""
     if not any(_is_mask(item) for item in indices):
         return NotImplemented
     expanded: list[Spec | None] = []
@@ -94,12 +92,12 @@ def index_by_masks(env: ExprEnv, self: Spec, indices: Sequence[Spec | None]) -> 
             dims = self.shape[len(expanded) : len(expanded) + item.ndim]
             if len(dims) < item.ndim:
                 raise IndexError(f"too many indices for tensor of dimension {self.ndim}")
-            for at, (have, want) in enumerate(zip(item.shape, dims, strict=True)):
+            for dim, (have, want) in enumerate(zip(item.shape, dims, strict=True)):
                 if isinstance(have, int) and isinstance(want, int) and have != want:
                     raise IndexError(
-                        f"The shape of the mask {list(item.shape)} at index {at} does not "
+                        f"The shape of the mask {list(item.shape)} at index {dim} does not "
                         f"match the shape of the indexed tensor "
-                        f"{list(self.shape)} at index {len(expanded) + at}"
+                        f"{list(self.shape)} at index {len(expanded) + dim}"
                     )
             expanded += [_vector(item, _count(env, item.numel), torch.int64)] * item.ndim
         else:
@@ -132,9 +130,7 @@ def repeat_interleave(env: ExprEnv, repeats: Spec, *, output_size: Size | None =
 def ctc_loss(
     env: ExprEnv, log_probs: Spec, targets: Spec, *_lengths: Any, **_options: Any
 ) -> tuple[Spec, Spec]:
-    """The loss of each sequence, and the alphas of (sequence, time, states): two states for each
-    label of the longest target, and one.
-    """
+    """The loss of each sequence, and the alphas (sequence, time, 2 * longest target + 1)."""
     if log_probs.ndim != 3:
         raise RuntimeError(
             f"Expected 3-dimensional tensor, but got {log_probs.ndim}-dimensional tensor for "
@@ -207,11 +203,7 @@ def unique_dim(
 
 @_rule(aten.unique_dim_consecutive.default)
 def unique_dim_consecutive(
-    env: ExprEnv,
-    self: Spec,
-    dim: int,
-    return_inverse: bool = False,
-    return_counts: bool = False,
+    env: ExprEnv, self: Spec, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Spec, ...]:
     """As `unique_dim`, of neighbours only."""
     return _distinct_along(env, self, dim, return_inverse, return_counts)
@@ -220,14 +212,14 @@ def unique_dim_consecutive(
 def _distinct_along(
     env: ExprEnv, self: Spec, dim: int, return_inverse: bool, return_counts: bool
 ) -> tuple[Spec, ...]:
-    at = wrap_dim(dim, self.ndim)
-    length = self.shape[at]
+    axis = wrap_dim(dim, self.ndim)
+    length = self.shape[axis]
     count = _count(env, length)
-    moved = (count, *self.shape[1:at], *self.shape[:1], *self.shape[at + 1 :])
-    moved = moved if at else (count, *self.shape[1:])
+    moved = (count, *self.shape[1:axis], *self.shape[:1], *self.shape[axis + 1 :])
+    moved = moved if axis else (count, *self.shape[1:])
     stride = list(contiguous_stride(moved))
-    stride[0], stride[at] = stride[at], stride[0]
-    shape = (*self.shape[:at], count, *self.shape[at + 1 :])
+    stride[0], stride[axis] = stride[axis], stride[0]
+    shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
     return (
         self.fresh(shape, stride),
         _vector(self, length if return_inverse else 0, torch.int64),

@@ -23,9 +23,7 @@ LONGEST = 32
 
 
 class _Maker(Tracer):
-    """Answers the one call of `as_strided`, without its rule: the geometry is known, and nothing is
-    recorded.
-    """
+    """Answers one call of `as_strided` without its rule: the geometry is known."""
 
     def __init__(self, view: FakeTensor) -> None:
         super().__init__(record=False)
@@ -33,10 +31,10 @@ class _Maker(Tracer):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         view = self._view
-        made = make_fake(view.spec, view.storage_record, inference=view.is_inference())
-        made.value, made.literal = view.value, view.literal
-        made.chain, made.no_grad_view = 1, view.no_grad_view
-        return made
+        result = make_fake(view.spec, view.storage_record, inference=view.is_inference())
+        result.value, result.literal = view.value, view.literal
+        result.chain, result.no_grad_view = 1, view.no_grad_view
+        return result
 
 
 def shortened(view: FakeTensor) -> FakeTensor:

@@ -42,9 +42,7 @@ _SUFFIX = re.compile(r"\.[a-z]+")
 
 @dataclass
 class CacheUse:
-    """What was asked of caches and found, and what was not; and all that was found or stored, as
-    (root, kind, key).
-    """
+    """The use of caches: hits, misses, and all that was found or stored, as (root, kind, key)."""
 
     hits: int = 0
     misses: int = 0
@@ -72,9 +70,7 @@ def binding(kind: str, key: str) -> str:
 
 
 class Cache:
-    """A content-addressed store under `root`; a relative one counts from the directory that is
-    current now.
-    """
+    """A content-addressed store under `root`, relative to the current directory."""
 
     def __init__(self, root: Path) -> None:
         # Compilers run in a folder of the cache, where a relative path means something else.
@@ -82,24 +78,24 @@ class Cache:
 
     def lookup(self, kind: str, key: str) -> Path | None:
         """The verified object stored under a key, or None."""
-        found = self._find(kind, key)
-        return found[0] if found else None
+        result = self._find(kind, key)
+        return result[0] if result else None
 
     def read(self, kind: str, key: str) -> bytes | None:
         """The verified content stored under a key, or None."""
-        found = self._find(kind, key)
-        return found[1] if found else None
+        result = self._find(kind, key)
+        return result[1] if result else None
 
     def _find(self, kind: str, key: str) -> tuple[Path, bytes] | None:
-        found = self._read_entry(kind, key)
+        result = self._read_entry(kind, key)
         use = _USE.get()
         if use is not None:
-            if found is None:
+            if result is None:
                 use.misses += 1
             else:
                 use.hits += 1
                 use.entries[self.root, kind, key] = None
-        return found
+        return result
 
     def store(self, kind: str, key: str, content: bytes, suffix: str) -> Path:
         """Put `content` under a key and return the object's path; a concurrent store of the same
@@ -164,9 +160,7 @@ class Cache:
         return [self.root.joinpath(*names[:count]) for count in range(len(names) + 1)]
 
     def _folder(self, *names: str) -> Path:
-        """A folder below the root, made with what is above it; CacheError if others could write to
-        one of them.
-        """
+        """A folder below the root, created with parents; CacheError if others could write to it."""
         folders = self._folders(*names)
         for folder in folders:
             with contextlib.suppress(FileExistsError):
@@ -215,9 +209,7 @@ def _is_private(directory: Path) -> bool:
 
 
 def _owned_content(path: Path, limit: int | None = None) -> bytes | None:
-    """The content of a regular file that the user owns and nobody else may write, or None; None if
-    longer than `limit`.
-    """
+    """The content of a regular file that only the user may write, at most `limit` long, or None."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
     try:
         descriptor = os.open(path, flags)

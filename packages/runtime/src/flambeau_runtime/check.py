@@ -33,9 +33,7 @@ class ProgramError(ValueError):
 
 
 def check_program(program: Program) -> None:
-    """Raise ProgramError unless every name is declared once, written before read, and not used
-    after it is freed.
-    """
+    """Raise ProgramError unless names are declared once, written before read, not used freed."""
     tensors = {tensor.name: tensor for tensor in program.tensors}
     if len(tensors) != len(program.tensors):
         raise ProgramError(f"{program.name}: a tensor is declared twice")
@@ -136,9 +134,9 @@ def _check_step(
                 raise ProgramError(f"unknown float {number.text!r}")
         for _, name in step.out:
             _need(name, live)
-        for made in step.outputs:
-            if made is not None:
-                _define(made, tensors, live)
+        for result in step.outputs:
+            if result is not None:
+                _define(result, tensors, live)
     elif isinstance(step, View):
         _need(step.base, live)
         _define(step.name, tensors, live)

@@ -24,19 +24,17 @@ def find_operator(name: str) -> Callable[..., Any]:
     """The callable of an overload named "aten.mm.out" ("namespace.operator.overload")."""
     try:
         namespace, operator, overload = name.split(".")
-        found = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+        result = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
     except (AttributeError, ValueError) as error:
         raise ValueError(f"there is no operator overload {name!r} in this torch") from error
     if name in _NEEDS_GRAD_MODE:
-        return _with_grad_mode(found)
+        return _with_grad_mode(result)
     # OpOverload.__call__ only forwards to _op: one Python frame less a call.
-    return getattr(found, "_op", found)
+    return getattr(result, "_op", result)
 
 
 _NEEDS_GRAD_MODE = frozenset({"aten.mkldnn_rnn_layer.default"})
-"""Operators that leave out what their backward needs (oneDNN's workspace) while grad mode is off,
-as it is where programs run.
-"""
+"""Operators that omit the backward's data (oneDNN's workspace) while grad mode is off."""
 
 
 def _with_grad_mode(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +73,7 @@ def markers_in(arg: Any, kind: type[Marker]) -> list[Marker]:
         arg = arg.values()
     elif not isinstance(arg, (list, tuple)):
         return []
-    return [found for item in arg for found in markers_in(item, kind)]
+    return [result for item in arg for result in markers_in(item, kind)]
 
 
 def refs_of(arg: Any) -> list[str]:
@@ -84,9 +82,7 @@ def refs_of(arg: Any) -> list[str]:
 
 
 def map_argument(arg: Any, fn: Callable[[Ref | SizeExpr | Float], Any]) -> Any:
-    """A (nested) argument with each Ref, SizeExpr and Float replaced by `fn` of it, and each marker
-    by its torch object.
-    """
+    """A nested argument with Refs, SizeExprs and Floats mapped by `fn`, markers by torch's."""
     if isinstance(arg, (Ref, SizeExpr, Float)):
         return fn(arg)
     if isinstance(arg, list):
@@ -109,9 +105,7 @@ def float_of(bits: int) -> float:
 def view_of(
     base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int
 ) -> torch.Tensor:
-    """A tensor on `base`'s storage; the offset counts from `base`'s own start, in elements of
-    `dtype`.
-    """
+    """A tensor on `base`'s storage; the offset (elements of `dtype`) counts from `base`'s start."""
     start = base.storage_offset() * base.element_size() // dtype.itemsize + offset
     return torch.empty(0, dtype=dtype, device=base.device).set_(
         base.untyped_storage(), start, shape, stride

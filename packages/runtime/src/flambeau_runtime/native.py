@@ -81,9 +81,7 @@ def below_autograd_keyset() -> torch._C.DispatchKeySet:
 
 
 def source_is_newer() -> bool:
-    """In a checkout: were the C sources edited since the extension was built?  (A wheel holds no
-    sources: False.)
-    """
+    """Whether the C sources of a checkout are newer than the extension; False in a wheel."""
     folder = Path(__file__).parents[2] / "csrc"
     if _core is None or not folder.is_dir():
         return False

@@ -15,9 +15,7 @@ from typing import Literal
 
 
 def default_cache_dir() -> Path:
-    """`~/.cache/flambeau` of the user this process runs as, or a folder of theirs under the
-    temporary directory.
-    """
+    """`~/.cache/flambeau` of this process's user, or a folder of theirs in the temporary one."""
     uid = os.geteuid()
     with contextlib.suppress(KeyError):  # a user without an account, as in containers
         folder = Path(pwd.getpwuid(uid).pw_dir) / ".cache" / "flambeau"
@@ -31,9 +29,7 @@ def default_cache_dir() -> Path:
 
 
 def _can_be_made(folder: Path) -> bool:
-    """Whether the nearest of the folder and those around it that exists is one that can be written
-    to.
-    """
+    """Whether the nearest existing folder at or above this one can be written to."""
     nearest = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
@@ -44,31 +40,21 @@ class RuntimeOptions:
 
     cache_dir: Path = field(default_factory=default_cache_dir)
     use_cache: bool = True
-    """Look into the on-disk cache; results are written to it in any case, since a kernel must be a
-    file to be loaded.
-    """
+    """Read the on-disk cache; results are always written, as a loaded kernel is a file."""
 
     # Building
     cxx: str = "g++"
-    """The C++ compiler: a name on PATH, a path, or a command (`ccache g++`). GCC, for its vector
-    extensions and libmvec.
-    """
+    """The C++ compiler: a name on PATH, a path, or a command. GCC, for libmvec and vectors."""
     cxx_flags: tuple[str, ...] = ()
     """Flags added after our own."""
     isa: Literal["avx512", "avx2", "baseline", None] = None
-    """"avx512", "avx2" or "baseline" instead of what CPUID says (to build for another machine, or
-    to compare).
-    """
+    """"avx512", "avx2" or "baseline" instead of CPUID's answer (to cross-build or compare)."""
     sanitize: bool = False
-    """Build C++ kernels under the address sanitizer (see `build/sanitizer.py`): what they access
-    out of bounds ends the process.
-    """
+    """Build C++ kernels under the address sanitizer (`build/sanitizer.py`)."""
 
     # Running
     executor: Literal["c", "python", "auto"] = "auto"
-    """"c", "python", or "auto": C where the extension is built and torch's C interface is found,
-    else Python.
-    """
+    """"c", "python", or "auto": C if the extension is built and loads, else Python."""
     cuda_graphs: Literal["auto", "always", "never"] = "auto"
     """Launch a Program on a GPU as one CUDA graph: "auto" where launching it kernel by kernel takes
     longer than running it, "always" where it can be recorded.

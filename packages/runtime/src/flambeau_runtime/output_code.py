@@ -101,11 +101,11 @@ def _call(program: Program, tensors: dict[str, Tensor]) -> str:
 def _step(step: Step, program: Program, tensors: dict[str, Tensor]) -> list[str]:
     if isinstance(step, Allocate):
         tensor = tensors[step.name]
-        made = (
+        result = (
             f"{step.name} = torch.empty_strided({_dims(tensor.shape)}, {_dims(tensor.stride)}, "
             f"dtype=torch.{tensor.dtype}, device={tensor.device!r})"
         )
-        return [made] if step.reuse is None else [f"del {step.reuse}", made]
+        return [result] if step.reuse is None else [f"del {step.reuse}", result]
     if isinstance(step, View):
         tensor = tensors[step.name]
         moved = difference(tensor.offset, tensors[step.base].offset)
@@ -197,13 +197,13 @@ def _example_inputs(program: Program, tensors: dict[str, Tensor]) -> str:
 def _index_inputs(program: Program) -> set[str]:
     """Inputs of checked kernels, which may be indices: they are filled with zeros."""
     checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
-    found = {
+    result = {
         name
         for step in program.steps
         if isinstance(step, Launch) and step.kernel in checked
         for name in step.buffers
     }
-    return found | {
+    return result | {
         name
         for step in program.steps
         if isinstance(step, Extern)

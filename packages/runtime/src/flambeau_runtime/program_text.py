@@ -1,6 +1,4 @@
-"""Programs as text, in the form shown in `program`'s docstring: one line a step, stable, for
-reading and for bug reports.
-"""
+"""Programs as text, as in `program`'s docstring: one stable line a step."""
 
 from __future__ import annotations
 
@@ -80,9 +78,7 @@ def format_tensor(tensor: Tensor) -> str:
 
 
 def contiguous(shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
-    """Row-major strides, or None where they depend on a symbolic size (then strides are always
-    printed).
-    """
+    """Row-major strides; None for a symbolic size: then strides are always printed."""
     strides: list[Dim] = []
     running: int | None = 1
     for size in reversed(shape):

@@ -1,6 +1,4 @@
-"""The reference executor: a Program step by step in Python. Slow to call, easy to read, needs no C
-extension.
-"""
+"""The reference executor: a Program step by step in Python; slow, and needs no C extension."""
 
 from __future__ import annotations
 
@@ -41,14 +39,10 @@ _CHECKED_KERNEL_TYPE = ctypes.CFUNCTYPE(ctypes.c_int64, *_ARGUMENTS)
 
 
 class PythonExecutor:
-    """A Program ready to run. Immutable: a call's state stands in that call's own dicts, so threads
-    may share it.
-    """
+    """A Program ready to run. Immutable: calls keep their state, so threads may share it."""
 
     def __init__(self, program: Program, kernels: Mapping[str, int], excluded: Any) -> None:
-        """`kernels`: name -> address; `excluded`: the dispatch keys excluded while running (see
-        native.below_keyset).
-        """
+        """`kernels`: name -> address; `excluded`: dispatch keys excluded (native.below_keyset)."""
         self.program = program
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
         checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}

@@ -1,3 +1,1 @@
-"""Code generators: kernels of the loop IR in, source text and launches out. `base.py` has the
-contract.
-"""
+"""Code generators: kernels of the loop IR -> source text and launches; contract: `base.py`."""

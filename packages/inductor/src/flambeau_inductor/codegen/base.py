@@ -19,10 +19,9 @@ from flambeau_prims.unsupported import NoCodeGenerator
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_inductor.ir import Kernel, ScheduledKernel
+    from flambeau_inductor.ir import LoopKernel, ScheduledKernel
     from flambeau_inductor.options import InductorOptions
-    from flambeau_runtime.program import Kernel as ProgramKernel
-    from flambeau_runtime.program import Launch, Source
+    from flambeau_runtime.program import Kernel, Launch, Source
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Emitted:
     """
 
     sources: tuple[Source, ...]
-    kernels: tuple[ProgramKernel, ...]
+    kernels: tuple[Kernel, ...]
     launches: tuple[Launch, ...]
 
 
@@ -49,9 +48,7 @@ BACKENDS = {
     "cpu": ("flambeau_inductor.codegen.cpp.backend", "CppBackend"),
     "cuda": ("flambeau_inductor.codegen.triton.backend", "TritonBackend"),
 }
-"""Device type -> module and class; a module is loaded when its device is first met (Triton is an
-optional dependency).
-"""
+"""Device type -> module and class, loaded at first use (Triton is an optional dependency)."""
 
 
 def backend_for(device: str) -> KernelBackend:
@@ -65,11 +62,9 @@ def backend_for(device: str) -> KernelBackend:
     return getattr(import_module(module), name)()
 
 
-def unique_kernels(scheduled: Sequence[ScheduledKernel]) -> dict[Kernel, str]:
-    """Each distinct kernel with a name made of its device, what it does and a number, in order of
-    first launch.
-    """
-    names: dict[Kernel, str] = {}
+def unique_kernels(scheduled: Sequence[ScheduledKernel]) -> dict[LoopKernel, str]:
+    """Each distinct kernel with its name (device, meaning, number), in order of first launch."""
+    names: dict[LoopKernel, str] = {}
     for launch in scheduled:
         kernel = launch.kernel
         if kernel not in names:

@@ -16,14 +16,13 @@ from flambeau_inductor.evaluate import run_kernel
 from flambeau_inductor.ir import format_kernel
 from flambeau_runtime.dims import evaluate
 from flambeau_runtime.native import below_autograd_keyset
-from flambeau_runtime.program import Kernel as ProgramKernel
-from flambeau_runtime.program import Launch, Program, Source
+from flambeau_runtime.program import Kernel, Launch, Program, Source
 from flambeau_runtime.python_executor import PythonExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_inductor.ir import Kernel, ScheduledKernel
+    from flambeau_inductor.ir import LoopKernel, ScheduledKernel
     from flambeau_inductor.options import InductorOptions
 
 
@@ -31,7 +30,7 @@ class ReferenceBackend:
     """Keeps the kernels it has emitted, by name, for programs it is asked to load."""
 
     def __init__(self) -> None:
-        self.kernels: dict[str, Kernel] = {}
+        self.kernels: dict[str, LoopKernel] = {}
 
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
         """Each distinct kernel as text, checked."""
@@ -41,7 +40,7 @@ class ReferenceBackend:
             self.kernels[name] = kernel
         text = "\n\n".join(f"{name}: {format_kernel(kernel)}" for kernel, name in names.items())
         launches = tuple(Launch(names[one.kernel], one.buffers, one.ints) for one in scheduled)
-        kernels = tuple(ProgramKernel(name, 0) for name in names.values())
+        kernels = tuple(Kernel(name, 0) for name in names.values())
         return Emitted((Source("reference", text),), kernels, launches)
 
     def load(self, program: Program) -> _ReferenceExecutor:
@@ -52,7 +51,7 @@ class ReferenceBackend:
 class _ReferenceExecutor(PythonExecutor):
     """The runtime's Python executor with kernels run by the evaluator."""
 
-    def __init__(self, program: Program, kernels: dict[str, Kernel]) -> None:
+    def __init__(self, program: Program, kernels: dict[str, LoopKernel]) -> None:
         super().__init__(program, {}, below_autograd_keyset())
         self._reference = kernels
 

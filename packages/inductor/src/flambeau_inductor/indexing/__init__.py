@@ -1,3 +1,1 @@
-"""Index expressions: sympy integers over loop axes and sizes, how they are made, simplified,
-measured and printed.
-"""
+"""Index expressions: sympy integers over loop axes and sizes; made, simplified, printed."""

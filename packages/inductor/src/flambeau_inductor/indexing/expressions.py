@@ -124,11 +124,9 @@ def substitute(
     if not relevant:
         return expr
     replaced = expr.xreplace(relevant)
-    return (
-        replaced
-        if all(b.is_Symbol or b.is_Integer for b in relevant.values())
-        else sympy.expand(replaced)
-    )
+    if all(b.is_Symbol or b.is_Integer for b in relevant.values()):
+        return replaced
+    return sympy.expand(replaced)
 
 
 @lru_cache(maxsize=65536)
@@ -178,9 +176,7 @@ def integer_text(expr: Integer, name: Callable[[str], str] = str, floordiv: str 
 
 
 class _Printer:
-    """Prints sums, products, FloorDiv and Mod with the fewest parentheses; 0: sum, 1: product, 2:
-    atom.
-    """
+    """Prints with the fewest parentheses; levels: 0 sum, 1 product, 2 atom."""
 
     def __init__(self, name: Callable[[str], str], floordiv: str) -> None:
         self.name = name

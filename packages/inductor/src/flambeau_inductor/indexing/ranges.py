@@ -23,15 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Ranges = dict[str, sympy.Expr]
-"""Symbol name -> the size below which it stays. Names that are not in it are sizes, or indirect
-indices without a bound.
-"""
+"""Symbol name -> the size below which it stays; others are sizes or unbounded indices."""
 
 
 class RangedMath:
-    """Index arithmetic under one set of ranges; results are remembered, since layers of a model
-    repeat themselves.
-    """
+    """Index arithmetic under one set of ranges, memoised since layers of a model repeat."""
 
     def __init__(self, ranges: Ranges, unbounded: set[str] | None = None) -> None:
         self.ranges = ranges
@@ -41,18 +37,18 @@ class RangedMath:
     def floordiv(self, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
         """a // b."""
         key = ("//", a, b)
-        found = self.memo.get(key)
-        if found is None:
-            found = self.memo[key] = self._divide(a, b)[0]
-        return found
+        cached = self.memo.get(key)
+        if cached is None:
+            cached = self.memo[key] = self._divide(a, b)[0]
+        return cached
 
     def mod(self, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
         """a % b."""
         key = ("%", a, b)
-        found = self.memo.get(key)
-        if found is None:
-            found = self.memo[key] = self._divide(a, b)[1]
-        return found
+        cached = self.memo.get(key)
+        if cached is None:
+            cached = self.memo[key] = self._divide(a, b)[1]
+        return cached
 
     def _divide(self, a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
         whole, rest = split_multiples(a, b)
@@ -70,15 +66,15 @@ class RangedMath:
 
     def _steps(self, expr: sympy.Expr) -> list[sympy.Expr]:
         """The distinct coefficients, other than 1, of the ranged symbols in a sum."""
-        found: dict[sympy.Expr, None] = {}
+        result: dict[sympy.Expr, None] = {}
         for term in sympy.Add.make_args(expr):
             factors = [
                 f for f in sympy.Mul.make_args(term) if not (free_names(f) & self.ranges.keys())
             ]
             step = sympy.Mul(*factors)
             if step is not sympy.S.One:
-                found[step] = None
-        return list(found)
+                result[step] = None
+        return list(result)
 
     def known_less(self, a: sympy.Expr, b: sympy.Expr) -> bool:
         """Whether a < b at every point of the ranges, for all nonnegative sizes."""
@@ -126,9 +122,7 @@ def reshape_index(
     index: Sequence[sympy.Expr],
     math: RangedMath,
 ) -> tuple[sympy.Expr, ...]:
-    """Where the element at `index` of shape `new` lies in shape `old`; both have the same number of
-    elements.
-    """
+    """The index in shape `old` of the element at `index` of shape `new`, of equal size."""
     result: list[sympy.Expr] = [sympy.S.Zero] * len(old)
     o, n = len(old) - 1, len(new) - 1
     while o >= 0 or n >= 0:
@@ -171,18 +165,16 @@ def _map_group(
     index: Sequence[sympy.Expr],
     math: RangedMath,
     result: list[sympy.Expr],
-    at: int,
+    first: int,
 ) -> None:
-    """Fill `result[at:]` with the index into the dims `old`, given the index into `new`, which has
-    as many elements.
-    """
+    """Fill `result[first:]` with the index into dims `old` for an index into `new`, as large."""
     if len(old) == 1 and len(new) == 1:
-        result[at] = index[0]
+        result[first] = index[0]
         return
     flat: sympy.Expr = sympy.S.Zero
     for size, position in zip(new, index, strict=True):
         flat = sympy.expand(flat * size + position)
     for d in range(len(old) - 1, 0, -1):
-        result[at + d] = math.mod(flat, sympify(old[d]))
+        result[first + d] = math.mod(flat, sympify(old[d]))
         flat = math.floordiv(flat, sympify(old[d]))
-    result[at] = flat
+    result[first] = flat

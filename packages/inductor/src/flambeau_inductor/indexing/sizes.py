@@ -33,10 +33,10 @@ class SizeTable:
         """A size as a sympy expression, equalities that were found since it was made applied."""
         if not isinstance(size, Expr):
             return sympy.Integer(size)
-        found = self._converted.get(size)
-        if found is None:
-            found = self._converted[size] = self._convert(size)
-        return found
+        cached = self._converted.get(size)
+        if cached is None:
+            cached = self._converted[size] = self._convert(size)
+        return cached
 
     def convert_all(self, sizes: Iterable[Size]) -> tuple[sympy.Expr, ...]:
         """Several sizes."""

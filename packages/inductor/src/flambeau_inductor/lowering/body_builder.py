@@ -42,14 +42,14 @@ class BodyBuilder:
 
     def define(self, key: tuple[Any, ...], kind: Any, dtype: torch.dtype, *fields: Any) -> str:
         """The value of this statement, made if no equal one is there."""
-        found = self.made.get(key)
-        if found is None:
-            found = self.made[key] = f"v{len(self.by_name)}"
-            statement = kind(found, dtype, *fields)
+        cached = self.made.get(key)
+        if cached is None:
+            cached = self.made[key] = f"v{len(self.by_name)}"
+            statement = kind(cached, dtype, *fields)
             self.statements.append(statement)
-            self.by_name[found] = statement
-            self.dtypes[found] = dtype
-        return found
+            self.by_name[cached] = statement
+            self.dtypes[cached] = dtype
+        return cached
 
     # Leaves and memory
 

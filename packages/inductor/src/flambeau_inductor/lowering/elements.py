@@ -78,10 +78,10 @@ class Elements:
     def element(self, value: Value, index: Index) -> str:
         """The element of a value at an index."""
         key = (value, index, self.mask)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._element(value, index)
-        return found
+        cached = self._memo.get(key)
+        if cached is None:
+            cached = self._memo[key] = self._element(value, index)
+        return cached
 
     def _element(self, value: Value, index: Index) -> str:
         root = self.roots.get(value, value)
@@ -113,8 +113,8 @@ class Elements:
             if value is not root
             else sympy.S.Zero
         )
-        at = linear(index, sizes.convert_all(value.spec.stride), offset)
-        return self.builder.load(buffer, at, value.spec.dtype, self.mask)
+        address = linear(index, sizes.convert_all(value.spec.stride), offset)
+        return self.builder.load(buffer, address, value.spec.dtype, self.mask)
 
     def operand(self, operand: Any, index: Index, dtype: torch.dtype) -> str:
         """The element of an operand that may be a number; numbers are taken in `dtype`."""
@@ -176,7 +176,5 @@ class Elements:
 
 
 def operand_dtype(node: Node) -> torch.dtype:
-    """The dtype of a pointwise node's operands: of the last tensor among them (where's condition
-    comes first).
-    """
+    """The dtype of a pointwise node's operands: of the last tensor (a condition comes first)."""
     return next(arg.spec.dtype for arg in reversed(node.args) if isinstance(arg, Value))

@@ -38,9 +38,7 @@ def op_name(op: Any) -> str:
 
 
 def has_side_effect(op: Any) -> bool:
-    """Whether a call must happen though nothing reads its results: it draws random numbers, or
-    raises where the data is wrong.
-    """
+    """Whether a call must happen though its results are unused: random draws, checks of data."""
     return torch.Tag.nondeterministic_seeded in op.tags or is_check(op)
 
 

@@ -20,10 +20,10 @@ def lower_flip(elements: Elements, node: Node, index: Index) -> str:
     """size - 1 - index along the flipped dims."""
     x, dims = node.args
     shape = elements.shape(x)
-    at = tuple(
+    point = tuple(
         shape[d] - 1 - position if d in dims else position for d, position in enumerate(index)
     )
-    return elements.element(x, at)
+    return elements.element(x, point)
 
 
 @element_rule("gather")
@@ -31,8 +31,8 @@ def lower_gather(elements: Elements, node: Node, index: Index) -> str:
     """x at the index tensor's element along one dim."""
     x, dim, positions = node.args
     name = elements.element(positions, index)
-    at = elements.indirect(name, elements.shape(x)[dim])
-    return elements.element(x, (*index[:dim], at, *index[dim + 1 :]))
+    chosen = elements.indirect(name, elements.shape(x)[dim])
+    return elements.element(x, (*index[:dim], chosen, *index[dim + 1 :]))
 
 
 @element_rule("index")
@@ -46,14 +46,14 @@ def lower_index(elements: Elements, node: Node, index: Index) -> str:
     inside = index[first : first + common]
     kept = iter((*index[:first], *index[first + common :]))
     shape = elements.shape(x)
-    at: list[sympy.Expr] = []
+    point: list[sympy.Expr] = []
     for d in range(x.spec.ndim):
         if d in given:
             name = wrap_negative(elements, elements.element(indices[d], inside), shape[d])
-            at.append(elements.indirect(name, shape[d]))
+            point.append(elements.indirect(name, shape[d]))
         else:
-            at.append(next(kept))
-    return elements.element(x, tuple(at))
+            point.append(next(kept))
+    return elements.element(x, tuple(point))
 
 
 def wrap_negative(elements: Elements, name: str, size: sympy.Expr) -> str:
@@ -72,12 +72,12 @@ def lower_pad(elements: Elements, node: Node, index: Index) -> str:
     shape = elements.shape(x)
     builder = elements.builder
     inside: str | None = None
-    at = []
+    point = []
     padded = elements.shape(result_of(node))
     for position, low, size, total in zip(
         index, elements.sizes.convert_all(lows), shape, padded, strict=True
     ):
-        at.append(sympy.expand(position - low))
+        point.append(sympy.expand(position - low))
         if low is not sympy.S.Zero:
             inside = builder.both(inside, elements.condition("ge", position, low))
         if low + size != total:
@@ -85,9 +85,9 @@ def lower_pad(elements: Elements, node: Node, index: Index) -> str:
                 inside, elements.condition("lt", position, sympy.expand(low + size))
             )
     if inside is None:
-        return elements.element(x, tuple(at))
+        return elements.element(x, tuple(point))
     with elements.where(inside):
-        name = elements.element(x, tuple(at))
+        name = elements.element(x, tuple(point))
     outside = elements.number(value, x.spec.dtype)
     return builder.pointwise("where", inside, name, outside)
 
@@ -107,11 +107,11 @@ def lower_cat(elements: Elements, node: Node, index: Index) -> str:
             inside = elements.condition("ge", index[dim], start)
         if number < last:
             inside = builder.both(inside, elements.condition("lt", index[dim], stop))
-        at = (*index[:dim], sympy.expand(index[dim] - start), *index[dim + 1 :])
+        point = (*index[:dim], sympy.expand(index[dim] - start), *index[dim + 1 :])
         if inside is None:
-            return elements.element(x, at)
+            return elements.element(x, point)
         with elements.where(inside):
-            parts.append((inside, elements.element(x, at)))
+            parts.append((inside, elements.element(x, point)))
         start = stop
     result = parts[-1][1]
     for inside, name in reversed(parts[:-1]):

@@ -21,11 +21,7 @@ from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.elements import Elements
 from flambeau_inductor.lowering.extern import copy_into, copy_to_device, lower_extern
-from flambeau_inductor.lowering.realize import (
-    MAX_INLINE_CAT,
-    realize,
-    result_of,
-)
+from flambeau_inductor.lowering.realize import MAX_INLINE_CAT, realize, result_of
 from flambeau_inductor.lowering.reduction import REDUCTIONS, lower_reduction, reduced_dims
 from flambeau_inductor.lowering.registry import load_all
 from flambeau_inductor.lowering.split_axes import split_axes
@@ -119,9 +115,7 @@ class _GraphLowering:
             self.pointwise_nest(out, node.where)
 
     def copy_value(self, value: Value, target: Value) -> None:
-        """Copy a value of a dtype that kernels do not take into another's memory, which is made if
-        there is none.
-        """
+        """Copy a value of a dtype without kernels into another's memory, allocated if needed."""
         if target not in self.memory:
             self.make(target)
         ref = TensorRef(self.memory[target], target.spec)
@@ -168,18 +162,20 @@ class _GraphLowering:
                 device=spec.device,
             ),
         )
-        outer, at = self.axes(partial.spec.shape, partial.spec.stride, "i")
+        outer, point = self.axes(partial.spec.shape, partial.spec.stride, "i")
         shape = [length if d == cut else x.spec.shape[d] for d in dims]
         inner, reduced = self.axes(shape, [x.spec.stride[d] for d in dims], "r")
         elements = self.elements(outer + inner, spec.device)
-        moved = sympy.expand(at[0] * self.sizes.convert(length) + reduced[dims.index(cut)])
+        moved = sympy.expand(point[0] * self.sizes.convert(length) + reduced[dims.index(cut)])
         position = tuple(
             moved if d == cut else index for d, index in zip(dims, reduced, strict=True)
         )
         even = isinstance(length, int) and length * parts == x.spec.shape[cut]
         inside = None if even else elements.condition("lt", moved, x.spec.shape[cut])
-        name = lower_reduction(elements, node, at[1:], position, inside, has_inner=bool(inner))
-        self.finish(elements, self.make(partial), partial.spec, at, name, outer, inner, node.where)
+        name = lower_reduction(elements, node, point[1:], position, inside, has_inner=bool(inner))
+        self.finish(
+            elements, self.make(partial), partial.spec, point, name, outer, inner, node.where
+        )
 
         outer, kept = self.axes(spec.shape, spec.stride, "i")
         inner, rest = self.axes((parts,), (spec.numel,), "r")
@@ -239,8 +235,8 @@ class _GraphLowering:
         outer: tuple[Axis, ...], inner: tuple[Axis, ...], where: str,
     ) -> LoopNest:  # fmt: skip
         """Store the value and append the nest."""
-        at = linear(index, self.sizes.convert_all(spec.stride), sympy.S.Zero)
-        elements.builder.store(buffer, at, elements.builder.cast(name, spec.dtype))
+        address = linear(index, self.sizes.convert_all(spec.stride), sympy.S.Zero)
+        elements.builder.store(buffer, address, elements.builder.cast(name, spec.dtype))
         body = elements.builder.finish()
         outer, inner, body = split_axes(outer, inner, body)
         labels = list(elements.labels)
@@ -252,14 +248,14 @@ class _GraphLowering:
     def on_device(self, root: Value, device: torch.device) -> Value:
         """A scalar that lives elsewhere, copied to the device of the nest that reads it."""
         buffer = self.memory[root]
-        found = self.copies.get((buffer, device))
-        if found is None:
-            found = Value(f"{root.name}_{device.type}", root.spec.replace(device=device, offset=0))
+        known = self.copies.get((buffer, device))
+        if known is None:
+            known = Value(f"{root.name}_{device.type}", root.spec.replace(device=device, offset=0))
             nodes = self.lowered.nodes
             source = TensorRef(buffer, root.spec)
-            nodes.append(copy_to_device(len(nodes), source, self.make(found, "extern"), device))
-            self.copies[buffer, device] = found
-        return found
+            nodes.append(copy_to_device(len(nodes), source, self.make(known, "extern"), device))
+            self.copies[buffer, device] = known
+        return known
 
     # The graph's exit
 
@@ -297,9 +293,7 @@ class _GraphLowering:
         return copy
 
     def lower_writes(self) -> None:
-        """Store new values into inputs, after everything has been read that an earlier write would
-        overwrite.
-        """
+        """Store new values into inputs, after all reads that an earlier write would break."""
         targets = {target for target, _ in self.graph.writes}
         writes = []
         for target, value in self.graph.writes:

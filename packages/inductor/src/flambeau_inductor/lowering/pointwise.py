@@ -27,9 +27,7 @@ def lower_pointwise(elements: Elements, node: Node, index: Index) -> str:
 
 @element_rule("where")
 def lower_where(elements: Elements, node: Node, index: Index) -> str:
-    """a if condition else b; numbers are of the other branch's dtype (the result's, if both are
-    numbers).
-    """
+    """a if condition else b; numbers take the other branch's dtype, or the result's."""
     condition, a, b = node.args
     dtype = result_of(node).spec.dtype
     chosen = [elements.operand(arg, index, dtype) for arg in (a, b)]

@@ -37,9 +37,7 @@ MAX_CHAIN = 200
 """A value whose expression costs more than this is realized, to bound the size of bodies."""
 
 MAX_DEPTH = 40
-"""A value whose expression is deeper than this is realized: elements are computed by recursion, in
-the user's stack of Python frames.
-"""
+"""Deeper expressions are realized, as elements are computed by Python recursion."""
 
 MOVED_COST = 96
 """A value read at several places for one element of its readers (pooling reads a window) is stored
@@ -49,9 +47,7 @@ when computing it anew for each costs more adds than this.
 
 @dataclass(slots=True)
 class Traits:
-    """What computing one element of an unrealized value takes; `depth` counts the operators, views
-    among them, one inside another.
-    """
+    """The cost of one element of an unrealized value; `depth`: the nesting of operators."""
 
     cost: int
     depth: int
@@ -60,9 +56,7 @@ class Traits:
 
 @dataclass(slots=True)
 class Realized:
-    """The decision. `values` have memory; `roots` tells for every view the value whose memory it is
-    a window on.
-    """
+    """The decision: `values` have memory; `roots` maps views to the value they are windows on."""
 
     values: set[Value]
     roots: dict[Value, Value]
@@ -192,9 +186,7 @@ class _Realizer:
             self.must.add(out)
 
     def large_reads(self, value: Value, traits: Traits) -> int:
-        """How many tensors about as large as the value it is computed from: what each further
-        reader would read again.
-        """
+        """How many tensors of about its size the value reads: the cost of each further reader."""
         size = _elements(value)
         return sum(2 * _elements(root) >= size for root in traits.reads)
 

@@ -1,6 +1,4 @@
-"""The table from primitive names to the functions that lower them. Families register here;
-`load_all` imports the families.
-"""
+"""The table of lowering functions by primitive; families register here, `load_all` imports."""
 
 from __future__ import annotations
 

@@ -30,14 +30,12 @@ MAX_SPLITS = 16
 
 
 def split_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
-    """The nest with axes split while an index expression divides one evenly; axes are numbered
-    anew.
-    """
+    """The nest with axes split where an index expression divides one evenly, and renumbered."""
     for _ in range(MAX_SPLITS):
-        found = _find_split(outer + inner, body)
-        if found is None:
+        result = _find_split(outer + inner, body)
+        if result is None:
             break
-        axis, step = found
+        axis, step = result
         outer, inner, body = _split(outer, inner, body, axis, step)
     return outer, inner, body
 
@@ -60,9 +58,7 @@ def _find_split(axes: Axes, body: Body) -> tuple[Axis, sympy.Expr] | None:
 
 
 def _symbol_of(atom: sympy.Expr) -> sympy.Expr:
-    """What is divided; a number added to it stays behind in the short axis: (2*i0 + i1 + 1) // 2 is
-    i0 + (i1 + 1) // 2.
-    """
+    """The dividend; an added number stays in the short axis: (2*i0+i1+1)//2 is i0+(i1+1)//2."""
     divided = atom.args[0]
     if isinstance(atom, FloorDiv) and divided.is_Add and len(divided.args) == 2:
         number, axis = divided.as_coeff_Add()
@@ -94,9 +90,7 @@ def _split(
 def reindex(
     statement: Statement, mapping: dict[sympy.Symbol, sympy.Expr], math: RangedMath
 ) -> Statement:
-    """A statement with the symbols of its index expression replaced, and divisions simplified in
-    the new ranges.
-    """
+    """A statement with the symbols of its index replaced, and simplified in the new ranges."""
     match statement:
         case Load(index=expr) | Store(index=expr):
             return replace(statement, index=rewrite(expr, mapping, math))

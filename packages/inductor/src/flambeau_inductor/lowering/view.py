@@ -25,29 +25,29 @@ def lower_expand(elements: Elements, node: Node, index: Index) -> str:
     x, shape = node.args
     lead = len(shape) - x.spec.ndim
     wanted, have = elements.sizes.convert_all(shape[lead:]), elements.shape(x)
-    at = tuple(
+    point = tuple(
         sympy.S.Zero if size != target and hint_of(x.spec.shape[d]) == 1 else position
         for d, (size, target, position) in enumerate(zip(have, wanted, index[lead:], strict=True))
     )
-    return elements.element(x, at)
+    return elements.element(x, point)
 
 
 @element_rule("permute")
 def lower_permute(elements: Elements, node: Node, index: Index) -> str:
     """Dim i of the result is the operand's dims[i]."""
     x, dims = node.args
-    at: list[sympy.Expr] = [sympy.S.Zero] * len(dims)
+    point: list[sympy.Expr] = [sympy.S.Zero] * len(dims)
     for position, d in zip(index, dims, strict=True):
-        at[d] = position
-    return elements.element(x, tuple(at))
+        point[d] = position
+    return elements.element(x, tuple(point))
 
 
 @element_rule("reshape")
 def lower_reshape(elements: Elements, node: Node, index: Index) -> str:
     """Regroup the digits of the row-major index."""
     x = node.args[0]
-    at = reshape_index(elements.shape(x), elements.shape(result_of(node)), index, elements.math)
-    return elements.element(x, at)
+    point = reshape_index(elements.shape(x), elements.shape(result_of(node)), index, elements.math)
+    return elements.element(x, point)
 
 
 @element_rule("unsqueeze")
@@ -91,12 +91,12 @@ def lower_diagonal(elements: Elements, node: Node, index: Index) -> str:
     moved = elements.sizes.convert(offset)
     positive = hint_of(offset) >= 0
     left = iter(rest)
-    at = [sympy.S.Zero] * x.spec.ndim
+    point = [sympy.S.Zero] * x.spec.ndim
     for d in range(x.spec.ndim):
         if d == dim1:
-            at[d] = position if positive else position - moved
+            point[d] = position if positive else position - moved
         elif d == dim2:
-            at[d] = position + moved if positive else position
+            point[d] = position + moved if positive else position
         else:
-            at[d] = next(left)
-    return elements.element(x, tuple(at))
+            point[d] = next(left)
+    return elements.element(x, tuple(point))

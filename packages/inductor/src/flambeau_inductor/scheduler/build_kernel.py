@@ -20,8 +20,8 @@ from flambeau_inductor.ir import (
     Compute,
     Constant,
     IndexValue,
-    Kernel,
     Load,
+    LoopKernel,
     Param,
     Reduce,
     ScheduledKernel,
@@ -123,10 +123,10 @@ class _Replayer:
             case CheckIndex(value, size, mask):
                 builder.check_index(names[value], size, names[mask] if mask else None)
             case Store(buffer, index, value):
-                at = self.index(index)
-                self.stored[buffer, at] = names[value]
+                address = self.index(index)
+                self.stored[buffer, address] = names[value]
                 if buffer not in self.internal:
-                    builder.store(buffer, at, names[value])
+                    builder.store(buffer, address, names[value])
 
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None) -> str:
         value = self.stored.get((buffer, index))
@@ -172,9 +172,7 @@ def merge_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
 def _merge_group(
     axes: Axes, strides: list[dict[str, sympy.Expr]], fixed: set[str], mapping: Mapping
 ) -> Axes:
-    """Merge from the innermost axis outward; `mapping` gets 0 for the outer one of each merged
-    pair.
-    """
+    """Merge from the innermost axis outward; `mapping` gets 0 for the outer axis of a pair."""
     if not axes:
         return axes
     result = [axes[-1]]
@@ -226,7 +224,7 @@ def canonical_kernel(
     new_inner = namer.axes(inner, "r")
     new_body = tuple(namer.statement(statement) for statement in body)
     params = tuple(Param(new, dtypes[old], namer.access[old]) for old, new in namer.buffers.items())
-    kernel = Kernel(
+    kernel = LoopKernel(
         device.partition(":")[0], params, tuple(symbol(f"k{n}") for n in range(len(namer.sizes))),
         new_outer, new_inner, new_body,
         hints=tuple(sizes.hint(symbol(name)) for name in namer.sizes), label=label,
@@ -292,8 +290,10 @@ class _Namer:
                 return IndexValue(self.define(name), dtype, changed)
             case Load(name, dtype, buffer, index, mask):
                 changed = self.expr(index)
-                at = self.buffer(buffer, "read")
-                return Load(self.define(name), dtype, at, changed, values[mask] if mask else None)
+                memory = self.buffer(buffer, "read")
+                return Load(
+                    self.define(name), dtype, memory, changed, values[mask] if mask else None
+                )
             case Compute(name, dtype, op, args):
                 inputs = tuple([values[arg] for arg in args])
                 return Compute(self.define(name), dtype, op, inputs)

@@ -56,9 +56,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class Fusion:
-    """The outcome: groups in an order that respects all dependencies, and the refusals met on the
-    way.
-    """
+    """The outcome: groups in an order that respects all dependencies, and the refused fusions."""
 
     groups: list[Group]
     refusals: list[Refusal] = field(default_factory=list)
@@ -270,9 +268,7 @@ class _Fuser:
     # Later passes
 
     def merge_groups(self) -> None:
-        """Merge groups one of which reads from the other, where a node that came later stands
-        between them no more.
-        """
+        """Merge a group with one that it reads, where no later node is between them any more."""
         for number, group in enumerate(self.groups):
             if group is None or group.is_extern:
                 continue
@@ -281,8 +277,8 @@ class _Fuser:
                 for name in group.loads
                 for other in self.users.get(name, ())
                 if other < number
-                and (found := self.groups[other]) is not None
-                and name in found.stores
+                and (result := self.groups[other]) is not None
+                and name in result.stores
             }
             for other in sorted(producers, reverse=True):
                 self.merge_pair(other, number)
@@ -312,20 +308,18 @@ class _Fuser:
             users[:] = [first if user == second else user for user in users]
 
     def sorted_groups(self) -> list[Group]:
-        """The groups in an order that respects the dependencies, as close to program order as that
-        allows.
-        """
+        """The groups in dependency order, as close to program order as possible."""
         alive = [number for number, group in enumerate(self.groups) if group is not None]
         mask = sum(1 << number for number in alive)
         done = 0
         result = []
         pending = sorted(alive, key=lambda n: self.groups[n].members[0][0].order)  # type: ignore[union-attr]
         while pending:
-            for at, number in enumerate(pending):
+            for index, number in enumerate(pending):
                 if not self.order.before[number] & mask & ~done:
                     result.append(self.groups[number])
                     done |= 1 << number
-                    del pending[at]
+                    del pending[index]
                     break
             else:
                 raise AssertionError("groups depend on each other in a circle")

@@ -82,9 +82,9 @@ def group_of(node: Node) -> Group:
     """A group of one."""
     if isinstance(node, ExternCall):
         return Group([(node, {})], (), (), {}, {})
-    loads = {name: frozenset(load.index for load in found) for name, found in node.loads.items()}
+    loads = {name: frozenset(load.index for load in result) for name, result in node.loads.items()}
     stores = {
-        name: frozenset(store.index for store in found) for name, found in node.stores.items()
+        name: frozenset(store.index for store in result) for name, result in node.stores.items()
     }
     identity: Mapping = {axis.symbol: axis.symbol for axis in (*node.outer, *node.inner)}
     return Group([(node, identity)], node.outer, node.inner, loads, stores)
@@ -116,9 +116,7 @@ def map_members(
 
 @dataclass(eq=False, slots=True)
 class Order:
-    """A partial order of groups as bit sets: `before[i]` has a bit for every group that must
-    precede group i.
-    """
+    """A partial order of groups as bit sets: `before[i]` are the groups that precede group i."""
 
     before: list[int] = field(default_factory=list)
 

@@ -98,8 +98,8 @@ def _orders(
 
 
 def _accesses(group: Group, name: str) -> list[sympy.Expr]:
-    found = group.stores.get(name) or group.loads.get(name) or frozenset()
-    return sorted(found, key=sympy.default_sort_key)[:1]
+    result = group.stores.get(name) or group.loads.get(name) or frozenset()
+    return sorted(result, key=sympy.default_sort_key)[:1]
 
 
 def _strides(group: Group, index: sympy.Expr, hint: Callable[[sympy.Expr], int]) -> Key:
@@ -130,12 +130,12 @@ def _match(
     names: dict[int, sympy.Symbol] = {}
     groups = []
     for axes, prefix in ((lead.outer, "i"), (lead.inner, "r")):
-        made: list[Axis] = []
+        result: list[Axis] = []
         for axis in axes:
             for piece in pieces.get(axis.symbol) or [_own_piece(axis, pieces, sizes)]:
-                names[piece] = symbol(f"{prefix}{len(made)}")
-                made.append(Axis(names[piece], int_if_known(sizes[piece])))
-        groups.append(tuple(made))
+                names[piece] = symbol(f"{prefix}{len(result)}")
+                result.append(Axis(names[piece], int_if_known(sizes[piece])))
+        groups.append(tuple(result))
     return Match(
         groups[0], groups[1], _mapping(pieces_a, names, sizes), _mapping(pieces_b, names, sizes)
     )

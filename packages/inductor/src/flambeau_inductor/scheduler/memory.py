@@ -94,7 +94,7 @@ class _Planner:
 
     def internal(self) -> set[str]:
         """Computed buffers that one kernel writes and only that kernel reads."""
-        found = set()
+        result = set()
         for name, steps in self.uses.items():
             group = self.groups[steps[0]]
             if (
@@ -104,19 +104,17 @@ class _Planner:
                 and not group.is_extern
                 and name in group.stores
             ):
-                found.add(name)
-        return found
+                result.add(name)
+        return result
 
     def aliased(self) -> set[str]:
-        """Buffers that the result of an extern call may be a window on: their memory is not for
-        reuse.
-        """
-        found: set[str] = set()
+        """Buffers that the result of an extern call may alias: their memory is not reused."""
+        result: set[str] = set()
         for group in self.groups:
             node = group.nodes[0]
             if isinstance(node, ExternCall) and node.may_alias:
-                found |= node.reads
-        return found
+                result |= node.reads
+        return result
 
     def size_key(self, name: str) -> tuple[object, ...]:
         """Buffers with equal keys can use each other's memory: byte size and device."""

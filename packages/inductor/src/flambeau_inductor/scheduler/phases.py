@@ -29,7 +29,7 @@ from flambeau_inductor.ir import (
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
-    from flambeau_inductor.ir import Body, Kernel
+    from flambeau_inductor.ir import Body, LoopKernel
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,22 @@ class Phase:
     fetches: tuple[str, ...] = ()
 
 
-def split_phases(kernel: Kernel, keep_cost: int | None = None) -> tuple[Phase, ...]:
-    """The phases of a kernel, in order. `keep_cost=None`: every value is computed again, nothing is
-    kept.
-    """
+def split_phases(kernel: LoopKernel, keep_cost: int | None = None) -> tuple[Phase, ...]:
+    """The phases of a kernel in order. `keep_cost=None`: all values are recomputed, none kept."""
     if not kernel.inner:
         return (Phase(kernel.body, (), ()),)
     return _Splitter(kernel, keep_cost).split()
 
 
 class _Splitter:
-    def __init__(self, kernel: Kernel, keep_cost: int | None) -> None:
+    def __init__(self, kernel: LoopKernel, keep_cost: int | None) -> None:
         self.body = kernel.body
         self.keep_cost = keep_cost
         self.inner = inner_names(kernel.body, kernel.inner)
         self.defined = {s.name: s for s in self.body if not isinstance(s, (Store, CheckIndex))}
         self.level: dict[str, int] = {}
         self.home: dict[str, int] = {}
-        """The first phase that needs an inner value: it is computed there, which may be later than
-        its level allows.
-        """
+        """The phase that computes an inner value: the first that needs it."""
 
     def split(self) -> tuple[Phase, ...]:
         level_of = [self.level_of(statement) for statement in self.body]
@@ -90,23 +86,25 @@ class _Splitter:
             names = self.closure(level, roots[level], kept)
             inner = tuple(
                 s
-                for s, at in zip(self.body, level_of, strict=True)
-                if (isinstance(s, (Store, CheckIndex)) and at == level and is_inner(s, self.inner))
+                for s, depth in zip(self.body, level_of, strict=True)
+                if (
+                    isinstance(s, (Store, CheckIndex))
+                    and depth == level
+                    and is_inner(s, self.inner)
+                )
                 or (
-                    (made := defined_name(s)) in names
-                    and not self.is_fetched(str(made), kept, level)
+                    (result := defined_name(s)) in names
+                    and not self.is_fetched(str(result), kept, level)
                 )
             )
-            keeps = tuple(str(made) for s in inner if (made := defined_name(s)) in kept)
+            keeps = tuple(str(result) for s in inner if (result := defined_name(s)) in kept)
             fetches = tuple(n for n in self.body_order(names) if self.is_fetched(n, kept, level))
             reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
             phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches))
         return tuple(phases)
 
     def level_of(self, statement: Statement) -> int:
-        """How many Reduces a statement stands behind; a Reduce itself belongs to the loop that
-        feeds it.
-        """
+        """The number of Reduces before a statement; a Reduce is in the loop that feeds it."""
         level = 0
         for name in self.reads(statement):
             behind = 1 if isinstance(self.defined[name], Reduce) else 0
@@ -127,25 +125,23 @@ class _Splitter:
         self, level: int, roots: list[Statement], kept: frozenset[str] = frozenset()
     ) -> set[str]:
         """The inner values that a phase's loop needs, without those that earlier phases kept."""
-        found: set[str] = set()
+        result: set[str] = set()
         pending = [name for root in roots for name in self.reads(root)]
         while pending:
             name = pending.pop()
-            if name in found or name not in self.inner or isinstance(self.defined[name], Reduce):
+            if name in result or name not in self.inner or isinstance(self.defined[name], Reduce):
                 continue
-            found.add(name)
+            result.add(name)
             if not self.is_fetched(name, kept, level):
                 pending += self.reads(self.defined[name])
-        return found
+        return result
 
     def is_fetched(self, name: str, kept: frozenset[str], level: int) -> bool:
         """Whether a phase reads a value that an earlier phase has kept."""
         return name in kept and self.home[name] < level
 
     def choose_kept(self, needed: list[set[str]]) -> frozenset[str]:
-        """The values needed in two or more phases whose own cost, from the last kept ones on,
-        exceeds `keep_cost`.
-        """
+        """Values needed in several phases whose cost, from kept ones on, exceeds `keep_cost`."""
         if self.keep_cost is None:
             return frozenset()
         several = {n for n in set().union(*needed) if sum(n in names for names in needed) > 1}

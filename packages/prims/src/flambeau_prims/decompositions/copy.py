@@ -43,21 +43,3 @@ def copy(b: Builder, destination: Value, source: Value, non_blocking: bool = Fal
     """The source, in the dtype, shape, layout and place of the destination."""
     source = b.to_device(source, destination.spec.device)
     return b.expand(b.cast(source, destination.spec.dtype), destination.spec.shape)
-
-
-@decomposition(aten.view_copy.default, aten._reshape_copy.default)
-def view_copy(b: Builder, x: Value, size: Any) -> Value:
-    """view, in fresh memory."""
-    return b.reshape(x, b.result.shape)
-
-
-@decomposition(aten.expand_copy.default)
-def expand_copy(b: Builder, x: Value, size: Any, *, implicit: bool = False) -> Value:
-    """expand, in fresh memory."""
-    return b.expand(x, b.result.shape)
-
-
-@decomposition(aten.permute_copy.default)
-def permute_copy(b: Builder, x: Value, dims: Any) -> Value:
-    """permute, in fresh memory."""
-    return b.permute(x, tuple(d % x.spec.ndim for d in dims))

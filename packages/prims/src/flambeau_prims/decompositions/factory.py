@@ -19,11 +19,9 @@ aten = torch.ops.aten
 def filled(b: Builder, value: Any) -> Value:
     """A number in the shape, dtype and place of the result."""
     spec = b.result
-    return (
-        NotImplemented
-        if spec.dtype.is_complex
-        else b.full(spec.shape, value, spec.dtype, spec.device)
-    )
+    if spec.dtype.is_complex:
+        return NotImplemented
+    return b.full(spec.shape, value, spec.dtype, spec.device)
 
 
 @decomposition(
@@ -84,22 +82,11 @@ def empty(b: Builder, *args: Any, **options: Any) -> Value:
 @decomposition(aten.arange.default)
 def arange(b: Builder, end: Any, **options: Any) -> Value:
     """0, 1, ... below `end`."""
-    return _progression(b, 0, 1)
+    return arange_from(b, 0)
 
 
-@decomposition(aten.arange.start)
-def arange_start(b: Builder, start: Any, end: Any, **options: Any) -> Value:
-    """start, start + 1, ... below `end`."""
-    return _progression(b, start, 1)
-
-
-@decomposition(aten.arange.start_step)
-def arange_step(b: Builder, start: Any, end: Any, step: Any = 1, **options: Any) -> Value:
-    """start, start + step, ... before `end`."""
-    return _progression(b, start, step)
-
-
-def _progression(b: Builder, start: Any, step: Any) -> Value:
+@decomposition(aten.arange.start, aten.arange.start_step)
+def arange_from(b: Builder, start: Any, end: Any = None, step: Any = 1, **options: Any) -> Value:
     """start + i * step: in integers where those are, else in float64, rounded once."""
     spec = b.result
     (length,) = spec.shape
@@ -124,9 +111,9 @@ def linspace(b: Builder, start: Operand, end: Operand, steps: Size, **options: A
         return filled(b, start)
     step = (end - start) / (steps - 1)
     place = b.iota(steps, 0, 1, torch.int64, spec.device)
-    at = b.cast(place, torch.float64)
-    from_start = b.add(b.mul(at, step), start)
-    from_end = b.sub(end, b.mul(b.sub(float(steps - 1), at), step))
+    position = b.cast(place, torch.float64)
+    from_start = b.add(b.mul(position, step), start)
+    from_end = b.sub(end, b.mul(b.sub(float(steps - 1), position), step))
     return b.cast(b.where(b.lt(place, steps // 2), from_start, from_end), spec.dtype)
 
 

@@ -1,6 +1,4 @@
-"""Operators on lists of tensors, as optimizers call them: the operator on each tensor, one after
-the other.
-"""
+"""Operators on lists of tensors, as optimizers call them: the operator on each tensor."""
 
 from __future__ import annotations
 
@@ -26,12 +24,12 @@ def _on_each(
     b: Builder, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], **kwargs: Any
 ) -> Any:
     """The result of each call, `b.results` being that of the one tensor meanwhile."""
-    specs, found = b.results, []
+    specs, result = b.results, []
     for spec, args in zip(specs, calls, strict=True):
         b.results = (spec,)
-        found.append(function(b, *args, **kwargs))
+        result.append(function(b, *args, **kwargs))
     b.results = specs
-    return NotImplemented if any(item is NotImplemented for item in found) else found
+    return NotImplemented if any(item is NotImplemented for item in result) else result
 
 
 def for_each(b: Builder, *args: Any, per_tensor: OpOverload, **kwargs: Any) -> Any:

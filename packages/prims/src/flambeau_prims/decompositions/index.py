@@ -29,9 +29,7 @@ aten = torch.ops.aten
 
 @decomposition(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
-    """x at broadcast integer indices; masks select a number of places that only the data says, and
-    stay ATen's.
-    """
+    """x at broadcast integer indices; masks, with data-dependent results, stay ATen's."""
     given = [item for item in indices if item is not None]
     if not given or any(item.spec.dtype in (torch.bool, torch.uint8) for item in given):
         return NotImplemented
@@ -58,9 +56,7 @@ def index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
 
 
 def _from_zero(b: Builder, index: Value, size: Size) -> Value:
-    """An int64 index for operators that do not count from the end: on a CPU, where it is looked at,
-    a negative one is out of bounds.
-    """
+    """An int64 index that does not count from the end: a CPU checks it, so -1 is invalid."""
     index = b.cast(index, torch.int64)
     if index.spec.device.type != "cpu":
         return index
@@ -155,9 +151,7 @@ def _roll(b: Builder, x: Value, shift: Size, dim: int) -> Value:
 
 @decomposition(aten.cat.default)
 def cat(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Joined along a dim, in the common dtype; 1-d tensors of no elements are ignored, as they
-    always were.
-    """
+    """Joined along a dim, in the common dtype; empty 1-d tensors are ignored, as in eager."""
     dtype = result_type([x.spec for x in tensors])
     kept = [x for x in tensors if not (x.spec.ndim == 1 and sizes.eq(x.spec.shape[0], 0))] or list(
         tensors[:1]

@@ -181,9 +181,7 @@ def binary_cross_entropy_with_logits(
 def _chosen(
     b: Builder, x: Value, target: Value, weight: Value | None, ignore_index: Size
 ) -> tuple[Value, Value, Value]:
-    """For each target: whether it counts, its class (0 where it does not count), and its weight (0
-    there).
-    """
+    """For each target: whether it counts, its class and its weight (both 0 if it does not)."""
     target = b.cast(target, torch.int64)
     counts = b.ne(target, ignore_index)
     classes = b.where(counts, target, 0)

@@ -81,9 +81,7 @@ for _ndim, _forward, _backward, _adaptive_backward in (
 
 @decomposition(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
-    """Maxima over an even division of the places: compared one after another if they are few, else
-    folded.
-    """
+    """Maxima over an even division: compared one by one if they are few, else reduced."""
     ndim = len(output_size)
     windows = even_windows(x.spec.shape[-ndim:], output_size)
     if windows is None:
@@ -98,9 +96,7 @@ def adaptive_max_pool(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
 
 
 def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, Value]:
-    """The greatest element of each window over x's last dims, and its row-major place in those
-    dims.
-    """
+    """The greatest element of each window over the last dims, and its row-major index in them."""
     x = b.widen(x)
     scales: list[Size] = [1]
     for window in reversed(windows[1:]):
@@ -147,9 +143,7 @@ def _to_first_element(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Value:  # fmt: skip
-    """How far behind its beginning each window's first element stands: further than 0 where it
-    begins in the padding.
-    """
+    """The offset of each window's first element from its begin: above 0 in the padding."""
     total = b.full(shape, 0, dtype, device)
     for number, (window, scale) in enumerate(zip(windows, scales, strict=True)):
         if window.pad == 0:

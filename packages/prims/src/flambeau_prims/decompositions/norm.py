@@ -8,7 +8,7 @@ what was normalized.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+Parameter: TypeAlias = "Value | None"
+
 
 def _scale_and_shift(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, dims: Sequence[int]
+    b: Builder, x: Value, weight: Parameter, bias: Parameter, dims: Sequence[int]
 ) -> Value:
     """x * weight + bias, those two lying along `dims` of x."""
     if weight is not None:
@@ -59,7 +61,7 @@ def _gradient(
     return b.mul(inner, b.spread(b.cast(rstd, gw.spec.dtype), dims, shape))
 
 
-def _weighted(b: Builder, grad: Value, weight: Value | None, dims: Sequence[int]) -> Value:
+def _weighted(b: Builder, grad: Value, weight: Parameter, dims: Sequence[int]) -> Value:
     if weight is None:
         return grad
     return b.mul(grad, b.along(b.cast(weight, grad.spec.dtype), dims, grad.spec.shape))
@@ -76,32 +78,25 @@ def _batch_dims(x: Value) -> tuple[int, ...]:
 def _batch_norm_eval(
     b: Builder,
     x: Value,
-    weight: Value | None,
-    bias: Value | None,
+    weight: Parameter,
+    bias: Parameter,
     running_mean: Value,
     running_var: Value,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Normalized by the running statistics; nothing is saved, as the empty Specs of results 1 and 2
-    say.
-    """
+    """Normalized by the running statistics; nothing is saved (results 1 and 2 are empty)."""
     wide = b.widen(x)
     rstd = _reciprocal_deviation(b, b.cast(running_var, wide.spec.dtype), eps)
     y = _normalized(b, wide, running_mean, rstd, _batch_dims(x))
-    saved = [
-        b.full(spec.shape, 0, spec.dtype, spec.device)
-        for spec in b.results[1:3]
-        if spec is not None
-    ]
+    specs = [spec for spec in b.results[1:3] if spec is not None]
+    saved = [b.full(spec.shape, 0, spec.dtype, spec.device) for spec in specs]
     return _scale_and_shift(b, y, weight, bias, (1,)), saved[0], saved[1]
 
 
 def _batch_norm_train(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, eps: float
+    b: Builder, x: Value, weight: Parameter, bias: Parameter, eps: float
 ) -> tuple[Value, Value, Value, Value]:
-    """Normalized by the batch's statistics: result, mean, reciprocal deviation, and biased
-    variance.
-    """
+    """Normalized by the batch's statistics: result, mean, inverse deviation, biased variance."""
     wide = b.widen(x)
     spread, average = variance(b, wide, _batch_dims(x), 0)
     rstd = _reciprocal_deviation(b, spread, eps)
@@ -111,17 +106,13 @@ def _batch_norm_train(
 
 @decomposition(aten._native_batch_norm_legit_functional.default)
 def batch_norm_functional(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
-    running_var: Value,
-    training: bool, momentum: float, eps: float,
+    b: Builder, x: Value, weight: Parameter, bias: Parameter, running_mean: Value,
+    running_var: Value, training: bool, momentum: float, eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
     """Batch norm that returns the new running statistics."""
     if not training:
-        return (
-            *_batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps),
-            running_mean,
-            running_var,
-        )
+        results = _batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps)
+        return (*results, running_mean, running_var)
     y, average, rstd, spread = _batch_norm_train(b, x, weight, bias, eps)
     n = count(x.spec.shape, _batch_dims(x))
     unbiased = divide(b, b.mul(spread, n if isinstance(n, Expr) else float(n)), n - 1)
@@ -136,9 +127,8 @@ def _moving_average(b: Builder, running: Value, new: Value, momentum: float) -> 
 
 @decomposition(aten._batch_norm_with_update_functional.default)
 def batch_norm_with_update(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
-    running_var: Value,
-    momentum: float, eps: float,
+    b: Builder, x: Value, weight: Parameter, bias: Parameter, running_mean: Value,
+    running_var: Value, momentum: float, eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
     """Batch norm in training that also returns (unused) workspace and the new statistics."""
     y, average, rstd, new_mean, new_var = batch_norm_functional(
@@ -146,21 +136,14 @@ def batch_norm_with_update(
     )
     workspace = b.results[3]
     assert workspace is not None
-    return (
-        y,
-        average,
-        rstd,
-        b.empty(workspace.shape, workspace.dtype, workspace.device),
-        new_mean,
-        new_var,
-    )
+    unused = b.empty(workspace.shape, workspace.dtype, workspace.device)
+    return y, average, rstd, unused, new_mean, new_var
 
 
 @decomposition(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_no_training(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
-    running_var: Value,
-    momentum: float, eps: float,
+    b: Builder, x: Value, weight: Parameter, bias: Parameter, running_mean: Value,
+    running_var: Value, momentum: float, eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
     """Batch norm by running statistics."""
     return _batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps)
@@ -170,8 +153,8 @@ def batch_norm_no_training(
 def batch_norm_no_stats(
     b: Builder,
     x: Value,
-    weight: Value | None,
-    bias: Value | None,
+    weight: Parameter,
+    bias: Parameter,
     training: bool,
     momentum: float,
     eps: float,
@@ -182,13 +165,10 @@ def batch_norm_no_stats(
 
 @decomposition(aten.native_batch_norm.default)
 def batch_norm(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
-    running_var: Value | None,
-    training: bool, momentum: float, eps: float,
+    b: Builder, x: Value, weight: Parameter, bias: Parameter, running_mean: Parameter,
+    running_var: Parameter, training: bool, momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """Batch norm where it updates nothing; when it does, functionalization must have chosen the
-    functional form.
-    """
+    """Batch norm that updates nothing: functionalization chooses the functional form else."""
     if not training:
         assert running_mean is not None and running_var is not None
         return _batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps)
@@ -199,11 +179,10 @@ def batch_norm(
 
 @decomposition(aten.native_batch_norm_backward.default)
 def batch_norm_backward(
-    b: Builder, grad: Value, x: Value, weight: Value | None, running_mean: Value | None,
-    running_var: Value | None,
-    save_mean: Value | None, save_invstd: Value | None, train: bool, eps: float,
+    b: Builder, grad: Value, x: Value, weight: Parameter, running_mean: Parameter,
+    running_var: Parameter, save_mean: Parameter, save_invstd: Parameter, train: bool, eps: float,
     output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:  # fmt: skip
+) -> tuple[Parameter, ...]:  # fmt: skip
     """Gradients of x, weight and bias."""
     dims = _batch_dims(x)
     x, grad = b.widen(x), b.widen(grad)
@@ -211,10 +190,8 @@ def batch_norm_backward(
         average, rstd = save_mean, save_invstd
     else:
         assert running_var is not None
-        average, rstd = (
-            running_mean,
-            _reciprocal_deviation(b, b.cast(running_var, x.spec.dtype), eps),
-        )
+        average = running_mean
+        rstd = _reciprocal_deviation(b, b.cast(running_var, x.spec.dtype), eps)
     assert average is not None and rstd is not None
     rstd = b.cast(rstd, x.spec.dtype)
     xhat = _normalized(b, x, average, rstd, dims)
@@ -226,12 +203,11 @@ def batch_norm_backward(
         along = b.mul(xhat, b.spread(divide(b, of_weight, n), dims, shape))
         of_x = b.sub(b.sub(grad, along), b.spread(divide(b, of_bias, n), dims, shape))
     scale = rstd if weight is None else b.mul(rstd, b.cast(weight, x.spec.dtype))
-    return _masked(
-        output_mask, b.mul(of_x, b.spread(scale, dims, x.spec.shape)), of_weight, of_bias
-    )
+    of_x = b.mul(of_x, b.spread(scale, dims, x.spec.shape))
+    return _masked(output_mask, of_x, of_weight, of_bias)
 
 
-def _masked(mask: Sequence[bool], *values: Value) -> tuple[Value | None, ...]:
+def _masked(mask: Sequence[bool], *values: Value) -> tuple[Parameter, ...]:
     return tuple(value if wanted else None for wanted, value in zip(mask, values, strict=True))
 
 
@@ -252,8 +228,8 @@ def layer_norm(
     b: Builder,
     x: Value,
     normalized_shape: Sequence[Size],
-    weight: Value | None,
-    bias: Value | None,
+    weight: Parameter,
+    bias: Parameter,
     eps: float,
 ) -> tuple[Value, Value, Value]:
     """Normalized over the last dims; also mean and reciprocal deviation."""
@@ -268,23 +244,21 @@ def layer_norm(
 @decomposition(aten.native_layer_norm_backward.default)
 def layer_norm_backward(
     b: Builder, grad: Value, x: Value, normalized_shape: Sequence[Size], average: Value,
-    rstd: Value,
-    weight: Value | None, bias: Value | None, output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:  # fmt: skip
+    rstd: Value, weight: Parameter, bias: Parameter, output_mask: Sequence[bool],
+) -> tuple[Parameter, ...]:  # fmt: skip
     """Gradients of x, weight and bias."""
     dims = _inner_dims(x, normalized_shape)
     x, grad = b.widen(x), b.widen(grad)
     average, rstd = b.squeeze(average, dims), b.squeeze(rstd, dims)
     xhat = _normalized(b, x, average, rstd, dims)
     of_x = _gradient(b, _weighted(b, grad, weight, dims), xhat, rstd, dims)
-    return _masked(
-        output_mask, of_x, _outer_sum(b, b.mul(grad, xhat), dims), _outer_sum(b, grad, dims)
-    )
+    of_weight, of_bias = _outer_sum(b, b.mul(grad, xhat), dims), _outer_sum(b, grad, dims)
+    return _masked(output_mask, of_x, of_weight, of_bias)
 
 
 @decomposition(aten._fused_rms_norm.default)
 def rms_norm(
-    b: Builder, x: Value, normalized_shape: Sequence[Size], weight: Value | None, eps: float | None
+    b: Builder, x: Value, normalized_shape: Sequence[Size], weight: Parameter, eps: float | None
 ) -> tuple[Value, Value]:
     """x over the root of its mean square; also the reciprocal of that root."""
     dims = _inner_dims(x, normalized_shape)
@@ -299,9 +273,8 @@ def rms_norm(
 @decomposition(aten._fused_rms_norm_backward.default)
 def rms_norm_backward(
     b: Builder, grad: Value, x: Value, normalized_shape: Sequence[Size], rstd: Value,
-    weight: Value | None,
-    output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:  # fmt: skip
+    weight: Parameter, output_mask: Sequence[bool],
+) -> tuple[Parameter, ...]:  # fmt: skip
     """Gradients of x and weight."""
     dims = _inner_dims(x, normalized_shape)
     x, grad = b.widen(x), b.widen(grad)
@@ -321,7 +294,7 @@ def _grouped(b: Builder, x: Value, group: int) -> Value:
     return b.reshape(x, (n, group, channels // group, *space))
 
 
-def _grouped_parameter(b: Builder, x: Value | None, group: int) -> Value | None:
+def _grouped_parameter(b: Builder, x: Parameter, group: int) -> Parameter:
     return None if x is None else b.reshape(x, (group, x.spec.shape[0] // group))
 
 
@@ -329,17 +302,15 @@ def _grouped_parameter(b: Builder, x: Value | None, group: int) -> Value | None:
 def group_norm(
     b: Builder,
     x: Value,
-    weight: Value | None,
-    bias: Value | None,
+    weight: Parameter,
+    bias: Parameter,
     n: Size,
     channels: Size,
     space: Size,
     group: int,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Normalized over the channels of a group and all places; also mean and reciprocal deviation,
-    as (N, group).
-    """
+    """Normalized over a group's channels and places; also mean and rstd, as (N, group)."""
     wide = _grouped(b, b.widen(x), group)
     dims = tuple(range(2, wide.spec.ndim))
     spread, average = variance(b, wide, dims, 0)
@@ -351,9 +322,9 @@ def group_norm(
 
 @decomposition(aten.native_group_norm_backward.default)
 def group_norm_backward(
-    b: Builder, grad: Value, x: Value, average: Value, rstd: Value, weight: Value | None,
+    b: Builder, grad: Value, x: Value, average: Value, rstd: Value, weight: Parameter,
     n: Size, channels: Size, space: Size, group: int, output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:  # fmt: skip
+) -> tuple[Parameter, ...]:  # fmt: skip
     """Gradients of x, weight and bias."""
     shape = x.spec.shape
     x, grad = _grouped(b, b.widen(x), group), _grouped(b, b.widen(grad), group)

@@ -18,6 +18,8 @@ from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch._ops import OpOverload
 
     from flambeau_prims.builder import Builder, Operand
@@ -28,11 +30,9 @@ aten = torch.ops.aten
 def overloads(name: str, *which: str) -> list[OpOverload]:
     """The overloads `which` of aten.<name>, those of them that this torch has."""
     packet = getattr(aten, name, None)
-    return (
-        []
-        if packet is None
-        else [getattr(packet, overload) for overload in which if overload in packet.overloads()]
-    )
+    if packet is None:
+        return []
+    return [getattr(packet, overload) for overload in which if overload in packet.overloads()]
 
 
 # Unary operators that are one primitive
@@ -103,18 +103,13 @@ def frac(b: Builder, x: Value) -> Value:
     return b.sub(x, b.trunc(x))
 
 
-@decomposition(aten.deg2rad.default)
-def deg2rad(b: Builder, x: Value) -> Value:
-    """Degrees to radians."""
+def _times(b: Builder, x: Value, *, factor: float) -> Value:
     (x,) = b.promote([x], to_float=True)
-    return b.mul(x, math.pi / 180.0)
+    return b.mul(x, factor)
 
 
-@decomposition(aten.rad2deg.default)
-def rad2deg(b: Builder, x: Value) -> Value:
-    """Radians to degrees."""
-    (x,) = b.promote([x], to_float=True)
-    return b.mul(x, 180.0 / math.pi)
+decomposition(aten.deg2rad.default)(partial(_times, factor=math.pi / 180.0))
+decomposition(aten.rad2deg.default)(partial(_times, factor=180.0 / math.pi))
 
 
 @decomposition(aten.sinc.default)
@@ -137,28 +132,18 @@ def logical_not(b: Builder, x: Value) -> Value:
     return b.bitwise_not(x) if x.spec.dtype is torch.bool else b.eq(b.widen(x), 0)
 
 
-@decomposition(aten.isnan.default)
-def isnan(b: Builder, x: Value) -> Value:
-    """NaN, which integers never are."""
-    return b.tensor(False, x.spec, torch.bool) if is_int(x) else b.isnan(b.widen(x))
+def _of_floats(b: Builder, x: Value, *, predicate: Callable[[Builder, Value], Value]) -> Value:
+    """A predicate that integers never satisfy."""
+    return b.tensor(False, x.spec, torch.bool) if is_int(x) else predicate(b, b.widen(x))
 
 
-@decomposition(aten.isinf.default)
-def isinf(b: Builder, x: Value) -> Value:
-    """+inf or -inf."""
-    return b.tensor(False, x.spec, torch.bool) if is_int(x) else b.isinf(b.widen(x))
-
-
-@decomposition(aten.isposinf.default)
-def isposinf(b: Builder, x: Value) -> Value:
-    """+inf."""
-    return b.tensor(False, x.spec, torch.bool) if is_int(x) else b.eq(b.widen(x), math.inf)
-
-
-@decomposition(aten.isneginf.default)
-def isneginf(b: Builder, x: Value) -> Value:
-    """-inf."""
-    return b.tensor(False, x.spec, torch.bool) if is_int(x) else b.eq(b.widen(x), -math.inf)
+for _op, _predicate in {
+    aten.isnan.default: lambda b, x: b.isnan(x),
+    aten.isinf.default: lambda b, x: b.isinf(x),
+    aten.isposinf.default: lambda b, x: b.eq(x, math.inf),
+    aten.isneginf.default: lambda b, x: b.eq(x, -math.inf),
+}.items():
+    decomposition(_op)(partial(_of_floats, predicate=_predicate))
 
 
 @decomposition(aten.signbit.default)
@@ -169,12 +154,9 @@ def signbit(b: Builder, x: Value) -> Value:
 
 @decomposition(aten.nan_to_num.default)
 def nan_to_num(
-    b: Builder,
-    x: Value,
-    nan: float | None = None,
-    posinf: float | None = None,
+    b: Builder, x: Value, nan: float | None = None, posinf: float | None = None,
     neginf: float | None = None,
-) -> Value:
+) -> Value:  # fmt: skip
     """NaN and infinities replaced; by 0 and the greatest and least number by default."""
     if is_int(x):
         return x
@@ -419,24 +401,21 @@ def copysign(b: Builder, x: Value, y: Operand) -> Value:
     return b.copysign(x, y)
 
 
-@decomposition(*overloads("xlogy", "Tensor", "Scalar_Other", "Scalar_Self"))
-def xlogy(b: Builder, x: Operand, y: Operand) -> Value:
-    """x ln y, 0 where x is 0 unless y is NaN."""
-    return _x_times(b, x, y, "log")
-
-
-@decomposition(*overloads("special_xlog1py", "default", "other_scalar", "self_scalar"))
-def special_xlog1py(b: Builder, x: Operand, y: Operand) -> Value:
-    """x ln(1 + y), 0 where x is 0 unless y is NaN."""
-    return _x_times(b, x, y, "log1p")
-
-
-def _x_times(b: Builder, x: Operand, y: Operand, function: str) -> Value:
+def _x_times(b: Builder, x: Operand, y: Operand, *, function: str) -> Value:
+    """x ln y or x ln(1 + y), 0 where x is 0 unless y is NaN."""
     x, y = b.promote([x, y], to_float=True)
     like = (x if isinstance(x, Value) else y).spec
     x, y = (op if isinstance(op, Value) else b.tensor(op, like) for op in (x, y))
     product = b.where(b.eq(x, 0.0), 0.0, b.mul(x, getattr(b, function)(y)))
     return b.where(b.isnan(y), math.nan, product)
+
+
+decomposition(*overloads("xlogy", "Tensor", "Scalar_Other", "Scalar_Self"))(
+    partial(_x_times, function="log")
+)
+decomposition(*overloads("special_xlog1py", "default", "other_scalar", "self_scalar"))(
+    partial(_x_times, function="log1p")
+)
 
 
 @decomposition(aten.logaddexp.default)
@@ -468,39 +447,25 @@ def heaviside(b: Builder, x: Value, values: Value) -> Value:
 # --------------------------------------------------------------------------------------------------
 
 
-@decomposition(aten.maximum.default, aten.max.other)
-def maximum(b: Builder, x: Value, y: Value) -> Value:
-    """The greater; NaN if either is."""
-    return b.maximum(*b.promote([x, y]))
+def binary(b: Builder, x: Operand, y: Operand, *, primitive: str) -> Value:
+    """A primitive of two operands, in their common dtype."""
+    return getattr(b, primitive)(*b.promote([x, y]))
 
 
-@decomposition(aten.minimum.default, aten.min.other)
-def minimum(b: Builder, x: Value, y: Value) -> Value:
-    """The less; NaN if either is."""
-    return b.minimum(*b.promote([x, y]))
-
-
-@decomposition(aten.fmax.default)
-def fmax(b: Builder, x: Value, y: Value) -> Value:
-    """The greater; the other one if one is NaN."""
-    return _ignoring_nan(b, x, y, "maximum")
-
-
-@decomposition(aten.fmin.default)
-def fmin(b: Builder, x: Value, y: Value) -> Value:
-    """The less; the other one if one is NaN."""
-    return _ignoring_nan(b, x, y, "minimum")
-
-
-def _ignoring_nan(b: Builder, x: Value, y: Value, extreme: str) -> Value:
+def number_extremum(b: Builder, x: Value, y: Value, *, primitive: str) -> Value:
+    """The greater (less); the other one if one is NaN."""
     x, y = b.promote([x, y])
-    found = getattr(b, extreme)(x, y)
-    if is_int(x):
-        return found
-    return b.where(b.isnan(x), y, b.where(b.isnan(y), x, found))
+    result = getattr(b, primitive)(x, y)
+    return result if is_int(x) else b.where(b.isnan(x), y, b.where(b.isnan(y), x, result))
 
 
-@decomposition(aten.clamp.default, aten.clamp.Tensor)
+for _name, _short in (("maximum", "max"), ("minimum", "min")):
+    _packet = getattr(aten, _short)
+    decomposition(getattr(aten, _name).default, _packet.other)(partial(binary, primitive=_name))
+    decomposition(getattr(aten, f"f{_short}").default)(partial(number_extremum, primitive=_name))
+
+
+@decomposition(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp(b: Builder, x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     """min(max(x, min), max)."""
     bounds = [bound for bound in (min, max) if bound is not None]
@@ -508,12 +473,6 @@ def clamp(b: Builder, x: Value, min: Operand | None = None, max: Operand | None 
     if min is not None:
         x = b.maximum(x, bounds[0])
     return b.minimum(x, bounds[-1]) if max is not None else x
-
-
-@decomposition(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(b: Builder, x: Value, min: Operand) -> Value:
-    """max(x, min)."""
-    return clamp(b, x, min)
 
 
 @decomposition(aten.clamp_max.default, aten.clamp_max.Tensor)
@@ -528,39 +487,19 @@ def clamp_max(b: Builder, x: Value, max: Operand) -> Value:
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def compare(b: Builder, x: Value, y: Operand, *, primitive: str) -> Value:
-    """A comparison, in the operands' common dtype."""
-    x, y = b.promote([x, y])
-    return getattr(b, primitive)(x, y)
-
-
 for _name in COMPARISONS:
-    decomposition(*overloads(_name, "Tensor", "Scalar"))(partial(compare, primitive=_name))
-
-
-def bitwise(b: Builder, x: Operand, y: Operand, *, primitive: str) -> Value:
-    """A bitwise operator on integers or bool."""
-    x, y = b.promote([x, y])
-    return getattr(b, primitive)(x, y)
-
-
-for _name, _dunder in (
-    ("bitwise_and", "__and__"),
-    ("bitwise_or", "__or__"),
-    ("bitwise_xor", "__xor__"),
-):
-    decomposition(
-        *overloads(_name, "Tensor", "Scalar", "Scalar_Tensor"),
-        *overloads(_dunder, "Tensor", "Scalar"),
-    )(partial(bitwise, primitive=_name))
+    decomposition(*overloads(_name, "Tensor", "Scalar"))(partial(binary, primitive=_name))
 for _name, _dunder, _primitive in (
+    ("bitwise_and", "__and__", "bitwise_and"),
+    ("bitwise_or", "__or__", "bitwise_or"),
+    ("bitwise_xor", "__xor__", "bitwise_xor"),
     ("bitwise_left_shift", "__lshift__", "shift_left"),
     ("bitwise_right_shift", "__rshift__", "shift_right"),
 ):
     decomposition(
-        *overloads(_name, "Tensor", "Tensor_Scalar", "Scalar_Tensor"),
+        *overloads(_name, "Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor"),
         *overloads(_dunder, "Tensor", "Scalar"),
-    )(partial(bitwise, primitive=_primitive))
+    )(partial(binary, primitive=_primitive))
 
 
 def truth(b: Builder, x: Value) -> Value:

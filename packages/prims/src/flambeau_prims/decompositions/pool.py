@@ -83,9 +83,7 @@ def avg_pool(
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
     *, ndim: int,
 ) -> Any:  # fmt: skip
-    """Means over windows of the last `ndim` dims, as a sum of shifted slices; those of integers are
-    rounded toward zero.
-    """
+    """Means over windows of the last `ndim` dims, by shifted slices; integers round toward 0."""
     windows = windows_of(x.spec, b.result, ndim, kernel_size, stride, padding, (1,), ceil_mode)
     if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
         return NotImplemented
@@ -106,9 +104,7 @@ def _divisor(
     b: Builder, x: Value, shape: tuple[Size, ...], windows: tuple[Windows, ...],
     include_pad: bool, given: int | None
 ) -> Any:  # fmt: skip
-    """By what sums over windows are divided: a number, or a tensor where windows at the border
-    count for less.
-    """
+    """The divisor of the sums over windows: a number, or a tensor if borders count for less."""
     if given is not None:
         return given
     whole = 1
@@ -166,7 +162,7 @@ def _reached(
     b: Builder, windows: tuple[Windows, ...], back: tuple[int, ...], spec: Spec
 ) -> Value | None:
     """The places that the windows of `at_places` reach; None if that is all."""
-    found: Value | None = None
+    result: Value | None = None
     for number, (window, skipped) in enumerate(zip(windows, back, strict=True)):
         left = (
             window.kernel - skipped * window.step
@@ -176,8 +172,8 @@ def _reached(
         place = b.iota(window.size, window.pad, 1, torch.int64, spec.device)
         inside = b.lt(b.remainder(place, window.step), left)
         inside = b.along(inside, (spec.ndim - len(windows) + number,), spec.shape)
-        found = inside if found is None else b.bitwise_and(found, inside)
-    return found
+        result = inside if result is None else b.bitwise_and(result, inside)
+    return result
 
 
 for _ndim, _forward, _backward in (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+Dims: TypeAlias = "Sequence[int] | None"
+
 
 def finish(b: Builder, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
     """A reduction's result with the reduced dims back, as size 1, if they are kept."""
@@ -46,56 +48,34 @@ def count(shape: Sequence[Size], dims: Sequence[int]) -> Size:
 # --------------------------------------------------------------------------------------------------
 
 
-@decomposition(aten.sum.default)
-def sum_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value:
-    """The sum of all elements."""
-    return sum_dims(b, x, None, False, dtype=dtype)
-
-
-@decomposition(aten.sum.dim_IntList)
-def sum_dims(
-    b: Builder,
-    x: Value,
-    dim: Sequence[int] | None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Value:
-    """Sums over dims."""
+def _accumulated(b: Builder, x: Value, primitive: str, dim: Any, keepdim: bool) -> Value:
+    """A sum or product over dims, in the compute dtype of the result."""
     dims = wrap_dims(dim, x.spec.ndim)
-    return finish(b, b.sum(b.cast(x, compute_dtype(b.result.dtype)), dims), dims, keepdim)
+    x = b.cast(x, compute_dtype(b.result.dtype))
+    return finish(b, getattr(b, primitive)(x, dims), dims, keepdim)
+
+
+@decomposition(aten.sum.default, aten.sum.dim_IntList)
+def sum_(b: Builder, x: Value, dim: Dims = None, keepdim: bool = False, **_dtype: Any) -> Value:
+    """Sums over dims, or the sum of all elements."""
+    return _accumulated(b, x, "sum", dim, keepdim)
 
 
 @decomposition(aten.nansum.default)
-def nansum(
-    b: Builder,
-    x: Value,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Value:
+def nansum(b: Builder, x: Value, dim: Dims = None, keepdim: bool = False, **_dtype: Any) -> Value:
     """Sums over dims, NaN counting as 0."""
     x = b.cast(x, compute_dtype(b.result.dtype))
     if x.spec.dtype.is_floating_point:
         x = b.where(b.isnan(x), 0.0, x)
-    dims = wrap_dims(dim, x.spec.ndim)
-    return finish(b, b.sum(x, dims), dims, keepdim)
+    return _accumulated(b, x, "sum", dim, keepdim)
 
 
-@decomposition(aten.prod.default)
-def prod_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value:
-    """The product of all elements."""
-    return b.prod(b.cast(x, compute_dtype(b.result.dtype)), tuple(range(x.spec.ndim)))
-
-
-@decomposition(aten.prod.dim_int)
-def prod_dim(
-    b: Builder, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
+@decomposition(aten.prod.default, aten.prod.dim_int)
+def prod(
+    b: Builder, x: Value, dim: int | None = None, keepdim: bool = False, **_dtype: Any
 ) -> Value:
-    """Products over one dim."""
-    dims = wrap_dims(dim, x.spec.ndim)
-    return finish(b, b.prod(b.cast(x, compute_dtype(b.result.dtype)), dims), dims, keepdim)
+    """Products over one dim, or the product of all elements."""
+    return _accumulated(b, x, "prod", dim, keepdim)
 
 
 @decomposition(aten.trace.default)
@@ -104,38 +84,19 @@ def trace(b: Builder, x: Value) -> Value:
     return b.sum(b.cast(b.diagonal(x, 0, 0, 1), compute_dtype(b.result.dtype)), (0,))
 
 
-@decomposition(aten.count_nonzero.dim_IntList)
-def count_nonzero(b: Builder, x: Value, dim: Sequence[int]) -> Value:
+@decomposition(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
+def count_nonzero(b: Builder, x: Value, dim: Dims | int = None) -> Value:
     """How many elements differ from 0."""
     return b.sum(b.cast(b.cast(x, torch.bool), torch.int64), wrap_dims(dim, x.spec.ndim))
-
-
-@decomposition(aten.count_nonzero.default)
-def count_nonzero_dim(b: Builder, x: Value, dim: int | None = None) -> Value:
-    """How many elements differ from 0."""
-    return count_nonzero(b, x, [] if dim is None else [dim])
 
 
 # Means and moments
 # --------------------------------------------------------------------------------------------------
 
 
-@decomposition(aten.mean.default)
-def mean_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value:
-    """The mean of all elements."""
-    return mean_dims(b, x, None, False, dtype=dtype)
-
-
-@decomposition(aten.mean.dim)
-def mean_dims(
-    b: Builder,
-    x: Value,
-    dim: Sequence[int] | None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Value:
-    """Means over dims."""
+@decomposition(aten.mean.default, aten.mean.dim)
+def mean_(b: Builder, x: Value, dim: Dims = None, keepdim: bool = False, **_dtype: Any) -> Value:
+    """Means over dims, or the mean of all elements."""
     dims = wrap_dims(dim, x.spec.ndim)
     return finish(b, mean(b, b.cast(x, compute_dtype(b.result.dtype)), dims), dims, keepdim)
 
@@ -155,9 +116,7 @@ def divide(b: Builder, x: Value, amount: Any) -> Value:
 
 
 def variance(b: Builder, x: Value, dims: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
-    """Variance and mean over dims of a tensor in its compute dtype, in two passes: the mean, then
-    squared deviations from it.
-    """
+    """Variance and mean over dims, in the compute dtype: the mean first, then deviations."""
     average = mean(b, x, dims)
     deviation = b.sub(x, b.spread(average, dims, x.spec.shape))
     squares = b.sum(b.mul(deviation, deviation), dims)
@@ -172,87 +131,60 @@ def variance(b: Builder, x: Value, dims: tuple[int, ...], correction: Any) -> tu
     return divide(b, squares, freedom), average
 
 
-def _moments(
-    b: Builder, x: Value, dim: Sequence[int] | None, correction: Any, keepdim: bool, *, root: bool
-) -> tuple[Value, Value]:
+def moments(
+    b: Builder, x: Value, dim: Dims, correction: Any, keepdim: bool, name: str
+) -> Value | tuple[Value, Value]:
+    """The variance, or with "std" in the name the deviation; with "mean" in it, the mean too."""
     dims = wrap_dims(dim, x.spec.ndim)
     spread, average = variance(b, b.widen(x), dims, 1 if correction is None else correction)
-    if root:
-        spread = b.sqrt(spread)
-    return finish(b, spread, dims, keepdim), finish(b, average, dims, keepdim)
+    spread = finish(b, b.sqrt(spread) if "std" in name else spread, dims, keepdim)
+    return (spread, finish(b, average, dims, keepdim)) if "mean" in name else spread
 
 
-@decomposition(aten.var.correction)
-def var(
-    b: Builder,
-    x: Value,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: Any = None,
-    keepdim: bool = False,
-) -> Value:
-    """Variance over dims."""
-    return _moments(b, x, dim, correction, keepdim, root=False)[0]
+def _corrected(
+    b: Builder, x: Value, dim: Dims = None, *, correction: Any = None, keepdim: bool = False,
+    name: str,
+) -> Any:  # fmt: skip
+    return moments(b, x, dim, correction, keepdim, name)
 
 
-@decomposition(aten.std.correction)
-def std(
-    b: Builder,
-    x: Value,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: Any = None,
-    keepdim: bool = False,
-) -> Value:
-    """Standard deviation over dims."""
-    return _moments(b, x, dim, correction, keepdim, root=True)[0]
+def _unbiased_or_not(
+    b: Builder, x: Value, dim: Dims = None, unbiased: bool = True, keepdim: bool = False, *,
+    name: str,
+) -> Any:  # fmt: skip
+    return moments(b, x, dim, int(unbiased), keepdim, name)
 
 
-@decomposition(aten.var_mean.correction)
-def var_mean(
-    b: Builder,
-    x: Value,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: Any = None,
-    keepdim: bool = False,
-) -> tuple[Value, Value]:
-    """Variance and mean over dims."""
-    return _moments(b, x, dim, correction, keepdim, root=False)
+def _of_all(b: Builder, x: Value, unbiased: bool = True, *, name: str) -> Any:
+    return moments(b, x, None, int(unbiased), False, name)
 
 
-@decomposition(aten.std_mean.correction)
-def std_mean(
-    b: Builder,
-    x: Value,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: Any = None,
-    keepdim: bool = False,
-) -> tuple[Value, Value]:
-    """Standard deviation and mean over dims."""
-    return _moments(b, x, dim, correction, keepdim, root=True)
+for _name in ("var", "std", "var_mean", "std_mean"):
+    _packet = getattr(aten, _name)
+    decomposition(_packet.correction)(partial(_corrected, name=_name))
+    decomposition(_packet.dim)(partial(_unbiased_or_not, name=_name))
+    decomposition(_packet.default)(partial(_of_all, name=_name))
 
 
 # Norms
 # --------------------------------------------------------------------------------------------------
 
 
-@decomposition(aten.linalg_vector_norm.default)
+@decomposition(
+    aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim,
+    aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim_dtype,
+)  # fmt: skip
 def vector_norm(
-    b: Builder, x: Value, ord: Any = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
-    *, dtype: torch.dtype | None = None,
-) -> Value:  # fmt: skip
+    b: Builder, x: Value, ord: Any = 2, dim: Dims = None, keepdim: bool = False, **_dtype: Any
+) -> Value:
     """The p-norm over dims, taken as one vector."""
     dims = wrap_dims(dim, x.spec.ndim)
     x = b.abs(b.cast(x, compute_dtype(b.result.dtype)))
-    return finish(b, _norm(b, x, ord, dims), dims, keepdim)
+    return finish(b, _norm(b, x, 2 if ord is None else ord, dims), dims, keepdim)
 
 
 def _norm(b: Builder, x: Value, order: Any, dims: tuple[int, ...]) -> Value:
-    ord = as_float(
-        order
-    )  # Which loop it is depends on the order, so a symbolic one is specialised.
+    ord = as_float(order)  # decides which loop it is, so a symbolic one is specialised
     if ord in (math.inf, -math.inf):
         empty = sizes.eq(count(x.spec.shape, dims), 0)
         return NotImplemented if empty else b.amax(x, dims) if ord > 0 else b.amin(x, dims)
@@ -263,32 +195,6 @@ def _norm(b: Builder, x: Value, order: Any, dims: tuple[int, ...]) -> Value:
     if ord == 2:
         return b.sqrt(b.sum(b.mul(x, x), dims))
     return b.pow(b.sum(b.pow(x, ord), dims), 1.0 / ord)
-
-
-@decomposition(aten.norm.Scalar)
-def norm(b: Builder, x: Value, p: Any = 2) -> Value:
-    """The p-norm of all elements."""
-    return vector_norm(b, x, p)
-
-
-@decomposition(aten.norm.ScalarOpt_dim)
-def norm_dim(b: Builder, x: Value, p: Any, dim: Sequence[int], keepdim: bool = False) -> Value:
-    """The p-norm over dims."""
-    return vector_norm(b, x, 2 if p is None else p, dim, keepdim)
-
-
-@decomposition(aten.norm.ScalarOpt_dtype)
-def norm_dtype(b: Builder, x: Value, p: Any, *, dtype: torch.dtype) -> Value:
-    """The p-norm of all elements, in another dtype."""
-    return vector_norm(b, x, 2 if p is None else p)
-
-
-@decomposition(aten.norm.ScalarOpt_dim_dtype)
-def norm_dim_dtype(
-    b: Builder, x: Value, p: Any, dim: Sequence[int], keepdim: bool = False, *, dtype: torch.dtype
-) -> Value:
-    """The p-norm over dims, in another dtype."""
-    return vector_norm(b, x, 2 if p is None else p, dim, keepdim)
 
 
 @decomposition(aten.dist.default)
@@ -319,28 +225,16 @@ def _extreme(b: Builder, x: Value, dims: tuple[int, ...], primitive: str, keepdi
     return finish(b, getattr(b, primitive)(b.widen(x), dims), dims, keepdim)
 
 
-@decomposition(aten.amax.default)
+@decomposition(aten.amax.default, aten.max.default)
 def amax(b: Builder, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
-    """The greatest over dims."""
+    """The greatest over dims, or of all elements."""
     return _extreme(b, x, wrap_dims(dim, x.spec.ndim), "amax", keepdim)
 
 
-@decomposition(aten.amin.default)
+@decomposition(aten.amin.default, aten.min.default)
 def amin(b: Builder, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
-    """The least over dims."""
+    """The least over dims, or of all elements."""
     return _extreme(b, x, wrap_dims(dim, x.spec.ndim), "amin", keepdim)
-
-
-@decomposition(aten.max.default)
-def max_all(b: Builder, x: Value) -> Value:
-    """The greatest element."""
-    return _extreme(b, x, tuple(range(x.spec.ndim)), "amax", False)
-
-
-@decomposition(aten.min.default)
-def min_all(b: Builder, x: Value) -> Value:
-    """The least element."""
-    return _extreme(b, x, tuple(range(x.spec.ndim)), "amin", False)
 
 
 @decomposition(aten.aminmax.default)
@@ -354,13 +248,13 @@ def aminmax(
 
 @decomposition(aten.max.dim)
 def max_dim(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The greatest over one dim, and where it stands."""
+    """The greatest over one dim, and its index."""
     return amax(b, x, [dim], keepdim), argmax(b, x, dim, keepdim)
 
 
 @decomposition(aten.min.dim)
 def min_dim(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The least over one dim, and where it stands."""
+    """The least over one dim, and its index."""
     return amin(b, x, [dim], keepdim), argmin(b, x, dim, keepdim)
 
 
@@ -408,55 +302,14 @@ def value_selecting_backward(
 
 
 def _truth(
-    b: Builder, x: Value, dim: Sequence[int] | int | None, keepdim: bool, primitive: str
+    b: Builder, x: Value, dim: Dims | int = None, keepdim: bool = False, *, primitive: str
 ) -> Value:
+    """Whether any element (all elements) over dims differ from 0."""
     dims = wrap_dims(dim, x.spec.ndim)
-    return finish(b, getattr(b, primitive)(b.cast(x, torch.bool), dims), dims, keepdim)
+    truth = finish(b, getattr(b, primitive)(b.cast(x, torch.bool), dims), dims, keepdim)
+    return b.cast(truth, b.result.dtype)
 
 
-@decomposition(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(
-    b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: bool = False
-) -> Value:
-    """Whether any element differs from 0."""
-    found = _truth(b, x, dim, keepdim, "any")
-    return b.cast(found, b.result.dtype)
-
-
-@decomposition(aten.all.default, aten.all.dim, aten.all.dims)
-def all_(
-    b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: bool = False
-) -> Value:
-    """Whether all elements differ from 0."""
-    found = _truth(b, x, dim, keepdim, "all")
-    return b.cast(found, b.result.dtype)
-
-
-# The overloads with a bool for the correction
-# ----------------------------------------------------------------------------------
-
-
-def _biased_or_not(
-    b: Builder,
-    x: Value,
-    dim: Any = None,
-    unbiased: Any = True,
-    keepdim: bool = False,
-    *,
-    moments: Any,
-) -> Any:
-    return moments(b, x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-def _of_all(b: Builder, x: Value, unbiased: bool = True, *, moments: Any) -> Any:
-    return moments(b, x, None, correction=int(unbiased))
-
-
-for _packet, _moments_of in (
-    (aten.var, var),
-    (aten.std, std),
-    (aten.var_mean, var_mean),
-    (aten.std_mean, std_mean),
-):
-    decomposition(_packet.dim)(partial(_biased_or_not, moments=_moments_of))
-    decomposition(_packet.default)(partial(_of_all, moments=_moments_of))
+for _name in ("any", "all"):
+    _packet = getattr(aten, _name)
+    decomposition(_packet.default, _packet.dim, _packet.dims)(partial(_truth, primitive=_name))

@@ -27,17 +27,12 @@ _DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {}
 
 
 def decomposition(*ops: OpOverload) -> Callable[[Decomposition], Decomposition]:
-    """Register the decorated function for these overloads; a second decomposition of one overload
-    is an error.
-    """
+    """Register the decorated function for these overloads; ValueError for a second one."""
 
     def register(function: Decomposition) -> Decomposition:
         for op in ops:
             if op in _DECOMPOSITIONS:
-                known = _DECOMPOSITIONS[op]
-                raise ValueError(
-                    f"{op} has a decomposition already: {known.__module__}.{known.__name__}"
-                )
+                raise ValueError(f"{op} has a decomposition already: {_DECOMPOSITIONS[op]}")
             _DECOMPOSITIONS[op] = function
         return function
 

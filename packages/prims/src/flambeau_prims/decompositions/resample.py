@@ -29,9 +29,7 @@ aten = torch.ops.aten
 def upsample_nearest(
     b: Builder, x: Value, output_size: Sequence[Size], *scales: float | None
 ) -> Any:
-    """Each place repeated when sizes grow by whole factors; else read at floor(place * scale),
-    computed as eager does.
-    """
+    """Elements repeated for whole factors, else read at floor(index * scale), as eager does."""
     factors = _whole_factors(x.spec.shape[2:], output_size, scales, x.spec.device)
     if factors is not None:
         return _repeated(b, x, factors)
@@ -40,10 +38,12 @@ def upsample_nearest(
     for d, (size, wanted) in enumerate(zip(x.spec.shape[2:], shape, strict=True)):
         if not isinstance(size, int) or not isinstance(wanted, int):
             return NotImplemented
-        at = b.iota(wanted, 0, 1, torch.int64, x.spec.device)
+        position = b.iota(wanted, 0, 1, torch.int64, x.spec.device)
         places.append(
             b.along(
-                _source(b, at, _ratio(size, wanted, scales, d, b.result.device), size), (d,), shape
+                _source(b, position, _ratio(size, wanted, scales, d, b.result.device), size),
+                (d,),
+                shape,
             )
         )
     return b.index(x, [None, None, *places])
@@ -64,9 +64,9 @@ def _ignores_scale(size: Size, wanted: Size, device: torch.device) -> bool:
     )
 
 
-def _source(b: Builder, at: Value, ratio: float, size: int) -> Value:
+def _source(b: Builder, position: Value, ratio: float, size: int) -> Value:
     """Where places of the result are read in a source dim of this size."""
-    scaled = b.mul(b.cast(at, torch.float32), ratio)
+    scaled = b.mul(b.cast(position, torch.float32), ratio)
     return b.minimum(b.cast(b.floor(scaled), torch.int64), size - 1)
 
 
@@ -135,9 +135,7 @@ def upsample_nearest_backward(
 
 
 def _gather_pays(result: Spec, output_size: Sequence[Size]) -> bool:
-    """Whether gathering beats eager's kernel, which scatters: not on a CPU where it shrinks rows
-    that are contiguous in memory.
-    """
+    """Whether gathering beats eager's scatter: not for shrunk contiguous rows on a CPU."""
     in_rows = sizes.known_eq(result.stride[-1], 1)
     shrinks = sizes.known_lt(output_size[-1], result.shape[-1])
     return result.device.type != "cpu" or not in_rows or not shrinks
@@ -172,11 +170,11 @@ def _folded_back(b: Builder, grad: Value, dim: int, size: int, ratio: float) -> 
     begin = b.cast(b.floor(b.mul(b.cast(places, torch.float32), inverse.item())), torch.int64)
     total = None
     for step in range(int(distance.min()), int(distance.max()) + 1):
-        at = b.maximum(b.minimum(b.add(begin, step), wanted - 1), 0)
+        position = b.maximum(b.minimum(b.add(begin, step), wanted - 1), 0)
         reads = b.bitwise_and(
-            b.eq(_source(b, at, ratio, size), places), b.eq(at, b.add(begin, step))
+            b.eq(_source(b, position, ratio, size), places), b.eq(position, b.add(begin, step))
         )
-        share = b.index(grad, [*[None] * dim, at])
+        share = b.index(grad, [*[None] * dim, position])
         share = b.where(b.along(reads, (dim,), shape), share, 0.0)
         total = share if total is None else b.add(total, share)
     return total

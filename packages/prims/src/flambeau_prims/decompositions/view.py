@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims import sizes
-from flambeau_prims.builder import memory_of
+from flambeau_prims.builder import memory_of, viewed_by
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
-from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.view import view_stride
 from flambeau_prims.strides import wrap_dim
 
@@ -31,37 +30,23 @@ def alias(b: Builder, x: Value) -> Value:
     return x
 
 
-@decomposition(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
-def view(b: Builder, x: Value, size: Sequence[Size]) -> Value:
-    """Regrouped dims; the -1 is resolved in the result's Spec."""
+@decomposition(
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.view_as.default,
+    aten._reshape_alias.default, aten.flatten.using_ints, aten.view_copy.default,
+    aten._reshape_copy.default,
+)  # fmt: skip
+def view(b: Builder, x: Value, *_sizes: Any, **_named: Any) -> Value:
+    """Regrouped dims; the Spec of the result has the shape."""
     return b.reshape(x, b.result.shape)
 
 
-@decomposition(aten.view_as.default)
-def view_as(b: Builder, x: Value, other: Value) -> Value:
-    """Regrouped dims."""
-    return b.reshape(x, b.result.shape)
-
-
-@decomposition(aten._reshape_alias.default)
-def reshape_alias(b: Builder, x: Value, size: Sequence[Size], stride: Sequence[Size]) -> Value:
-    """Regrouped dims."""
-    return b.reshape(x, b.result.shape)
-
-
-@decomposition(aten.flatten.using_ints)
-def flatten(b: Builder, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
-    """Adjacent dims joined."""
-    return b.reshape(x, b.result.shape)
-
-
-@decomposition(aten.expand.default)
+@decomposition(aten.expand.default, aten.expand_copy.default)
 def expand(b: Builder, x: Value, size: Sequence[Size], *, implicit: bool = False) -> Value:
     """Dims of size 1 repeated."""
     return b.expand(x, b.result.shape)
 
 
-@decomposition(aten.permute.default)
+@decomposition(aten.permute.default, aten.permute_copy.default)
 def permute(b: Builder, x: Value, dims: Sequence[int]) -> Value:
     """Dims reordered."""
     return b.permute(x, tuple(wrap_dim(d, x.spec.ndim) for d in dims))
@@ -88,7 +73,8 @@ def movedim(b: Builder, x: Value, source: Sequence[int], destination: Sequence[i
     """Dims moved to new places, the others in order around them."""
     ndim = x.spec.ndim
     moved = {
-        wrap_dim(to, ndim): wrap_dim(at, ndim) for at, to in zip(source, destination, strict=True)
+        wrap_dim(to, ndim): wrap_dim(origin, ndim)
+        for origin, to in zip(source, destination, strict=True)
     }
     rest = iter(d for d in range(ndim) if d not in moved.values())
     return b.permute(x, tuple(moved[d] if d in moved else next(rest) for d in range(ndim)))
@@ -100,28 +86,13 @@ def unsqueeze(b: Builder, x: Value, dim: int) -> Value:
     return b.unsqueeze(x, wrap_dim(dim, x.spec.ndim + 1))
 
 
-@decomposition(aten.squeeze.default)
-def squeeze(b: Builder, x: Value) -> Value:
-    """All dims of size 1 dropped."""
-    return _squeeze(b, x, range(x.spec.ndim))
-
-
-@decomposition(aten.squeeze.dim)
-def squeeze_dim(b: Builder, x: Value, dim: int) -> Value:
-    """One dim dropped if of size 1."""
-    return _squeeze(b, x, [dim])
-
-
-@decomposition(aten.squeeze.dims)
-def squeeze_dims(b: Builder, x: Value, dims: Sequence[int]) -> Value:
-    """Those dims dropped that are of size 1."""
-    return _squeeze(b, x, dims)
-
-
-def _squeeze(b: Builder, x: Value, dims: Sequence[int]) -> Value:
+@decomposition(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def squeeze(b: Builder, x: Value, dims: int | Sequence[int] | None = None) -> Value:
+    """Those dims dropped that are of size 1, among all or among `dims`."""
     if not x.spec.shape:
         return x
-    wrapped = sorted({wrap_dim(d, x.spec.ndim) for d in dims})
+    among = range(x.spec.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    wrapped = sorted({wrap_dim(d, x.spec.ndim) for d in among})
     return b.squeeze(x, tuple(d for d in wrapped if sizes.eq(x.spec.shape[d], 1)))
 
 
@@ -137,9 +108,7 @@ def clamp_range(start: Size | None, end: Size | None, size: Size) -> tuple[Size,
 
 
 _TO_THE_END = 2**62
-"""An int bound from here on is `x[a:]` as C++ writes it: no size is so large, and none needs a
-guard to say so.
-"""
+"""An int bound from here on is `x[a:]` as C++ writes it: no size is so large."""
 
 
 def _clamped(place: Size, size: Size) -> Size:
@@ -155,13 +124,9 @@ def _clamped(place: Size, size: Size) -> Size:
 
 @decomposition(aten.slice.Tensor)
 def slice_(
-    b: Builder,
-    x: Value,
-    dim: int = 0,
-    start: Size | None = None,
-    end: Size | None = None,
+    b: Builder, x: Value, dim: int = 0, start: Size | None = None, end: Size | None = None,
     step: Size = 1,
-) -> Value:
+) -> Value:  # fmt: skip
     """A range of one dim."""
     dim = wrap_dim(dim, x.spec.ndim)
     return b.slice(x, dim, *clamp_range(start, end, x.spec.shape[dim]), step)
@@ -187,27 +152,11 @@ def unbind(b: Builder, x: Value, dim: int = 0) -> list[Value]:
     return [b.select(x, dim, i) for i in range(len(b.results))]
 
 
-@decomposition(aten.split.Tensor, aten.unsafe_split.Tensor)
-def split(b: Builder, x: Value, split_size: Size, dim: int = 0) -> list[Value]:
-    """Parts of one size, the last one shorter."""
-    return _parts(b, x, dim)
-
-
-@decomposition(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
-def split_with_sizes(
-    b: Builder, x: Value, split_sizes: Sequence[Size], dim: int = 0
-) -> list[Value]:
-    """Parts of given sizes."""
-    return _parts(b, x, dim)
-
-
-@decomposition(aten.chunk.default, aten.unsafe_chunk.default)
-def chunk(b: Builder, x: Value, chunks: int, dim: int = 0) -> list[Value]:
-    """Parts of about one size."""
-    return _parts(b, x, dim)
-
-
-def _parts(b: Builder, x: Value, dim: int) -> list[Value]:
+@decomposition(
+    aten.split.Tensor, aten.unsafe_split.Tensor, aten.split_with_sizes.default,
+    aten.unsafe_split_with_sizes.default, aten.chunk.default, aten.unsafe_chunk.default,
+)  # fmt: skip
+def split(b: Builder, x: Value, sizes_or_count: Any, dim: int = 0) -> list[Value]:
     """Consecutive ranges, of the results' sizes."""
     dim = wrap_dim(dim, x.spec.ndim)
     parts = []
@@ -230,42 +179,26 @@ def diagonal(b: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 
 def _copies(x: Value) -> bool:
-    """Whether a reshape on the way to x's memory had to copy, so that x's strides do not describe
-    that memory.
-    """
-    while (
-        x.producer is not None
-        and isinstance(x.producer.op, Prim)
-        and x.producer.op.kind is Kind.VIEW
-    ):
-        source = x.producer.args[0]
-        if x.producer.op.name == "reshape" and not _is_view_reshape(source, x):
-            return True
+    """Whether a reshape between x and its memory copied: then x's strides do not describe it."""
+    while (source := viewed_by(x)) is not None:
+        if x.producer.op.name == "reshape":  # type: ignore[union-attr]
+            if view_stride(source.spec.shape, source.spec.stride, x.spec.shape) is None:
+                return True
         x = source
     return False
 
 
-def _is_view_reshape(source: Value, x: Value) -> bool:
-    return view_stride(source.spec.shape, source.spec.stride, x.spec.shape) is not None
-
-
 @decomposition(aten.as_strided.default)
 def as_strided(
-    b: Builder,
-    x: Value,
-    size: Sequence[Size],
-    stride: Sequence[Size],
+    b: Builder, x: Value, size: Sequence[Size], stride: Sequence[Size],
     storage_offset: Size | None = None,
-) -> Value:
+) -> Value:  # fmt: skip
     """A window on the memory that x lies in."""
     if _copies(x):
         return NotImplemented
     offset = x.spec.offset if storage_offset is None else storage_offset
-    if (
-        x.spec.shape == tuple(size)
-        and x.spec.stride == tuple(stride)
-        and sizes.known_eq(offset, x.spec.offset)
-    ):
+    same_window = x.spec.shape == tuple(size) and x.spec.stride == tuple(stride)
+    if same_window and sizes.known_eq(offset, x.spec.offset):
         return x
     return b.as_strided(memory_of(x), tuple(size), tuple(stride), offset)
 

@@ -60,19 +60,17 @@ class Windows:
 
 def spread(values: Sequence[int] | int, ndim: int) -> tuple[int, ...] | None:
     """One int a dim, where one may stand for all; None if some are not ints."""
-    found = (values,) if isinstance(values, int) else tuple(values)
-    if not all(isinstance(value, int) for value in found):
+    result = (values,) if isinstance(values, int) else tuple(values)
+    if not all(isinstance(value, int) for value in result):
         return None
-    return found * ndim if len(found) == 1 else found
+    return result * ndim if len(result) == 1 else result
 
 
 def windows_of(
     image: Spec, pooled: Spec, ndim: int, kernel: Sequence[int], stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], ceil: bool,
 ) -> tuple[Windows, ...] | None:  # fmt: skip
-    """The windows of the last `ndim` dims of an image, given ATen's arguments; None if some of them
-    are symbolic.
-    """
+    """The windows of an image's last `ndim` dims, or None if an argument is symbolic."""
     extents = spread(kernel, ndim)
     steps = spread(stride, ndim) if stride else extents
     pads, dilations = spread(padding, ndim), spread(dilation, ndim)
@@ -87,12 +85,12 @@ def windows_of(
 
 def even_windows(image: Sequence[Size], counts: Sequence[Size]) -> tuple[Windows, ...] | None:
     """Windows that divide an image evenly; None if they do not, or sizes are symbolic."""
-    found = []
+    result = []
     for size, count in zip(image, counts, strict=True):
         if not isinstance(size, int) or not isinstance(count, int) or count == 0 or size % count:
             return None
-        found.append(Windows(size, count, size // count, size // count, 0, 1, ceil=False))
-    return tuple(found)
+        result.append(Windows(size, count, size // count, size // count, 0, 1, ceil=False))
+    return tuple(result)
 
 
 def at_taps(
@@ -121,9 +119,7 @@ def at_taps(
 def begins(
     b: Builder, window: Windows, scale: Size, dtype: torch.dtype, device: torch.device
 ) -> Value:
-    """Where each window along a dim begins, times `scale`: one dim of `window.count`; below zero in
-    the padding.
-    """
+    """The begin of each window along a dim, times `scale`; negative in the padding."""
     return b.iota(window.count, -window.pad * scale, window.step * scale, dtype, device)
 
 

@@ -1,6 +1,4 @@
-"""Shape rules of fused scaled-dot-product attention: the CPU kernel and the CUDA ones, forward and
-backward.
-"""
+"""Shape rules of fused attention: the CPU kernel and the CUDA ones, forward and backward."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ def _check(query: Spec, key: Spec, value: Spec) -> None:
 
 @rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def flash_attention_for_cpu(query: Spec, key: Spec, value: Spec) -> tuple[Spec, Spec]:
-    """The result, laid out as the query, and the logarithms of the softmax denominators, heads
-    inside.
-    """
+    """The result, laid out as the query, and log softmax denominators, heads inside."""
     _check(query, key, value)
     reduced = query.dtype in (torch.float16, torch.bfloat16)
     sums = heads_inside(query, query.shape[:3], torch.float32 if reduced else query.dtype)
@@ -81,9 +77,7 @@ def _transposed_like(spec: Spec, shape: tuple[Size, ...]) -> Spec:
 
 @rule(aten._scaled_dot_product_flash_attention.default)
 def flash_attention(query: Spec, key: Spec, value: Spec) -> tuple[Any, ...]:
-    """output, logsumexp, cumulative lengths (none), longest lengths, random state, its unused half,
-    debug mask.
-    """
+    """output, logsumexp, cumulative lengths, longest lengths, random state, unused, mask."""
     _check(query, key, value)
     sums = query.fresh(query.shape[:3], dtype=torch.float32)
     state, unused = (query.fresh(shape, dtype=torch.uint64) for shape in ((2,), ()))
@@ -188,9 +182,7 @@ def efficient_attention_backward(
 def cudnn_attention(
     query: Spec, key: Spec, value: Spec, compute_log_sumexp: bool
 ) -> tuple[Any, ...]:
-    """output, logsumexp, cumulative lengths (none), longest lengths, random seed and offset, debug
-    mask (none).
-    """
+    """output, logsumexp, cumulative lengths, longest lengths, random seed, offset, mask."""
     _check(query, key, value)
     shape = (*query.shape[:3], value.shape[3])
     same_width = eq(query.shape[3], value.shape[3])

@@ -115,9 +115,7 @@ def convolution(
 def convolved_stride(
     of: tuple[Size, ...], input: Spec, weight: Spec, groups: int
 ) -> tuple[Size, ...]:
-    """Strides of a result of shape `of`. A 1d convolution runs as a 2d one of height 1, on a packed
-    input.
-    """
+    """Strides of a result of shape `of`; 1d runs as 2d of height 1, on a packed input."""
     if input.ndim != 3:
         return stride_for(of, convolution_format(input, weight, groups))
     if not is_contiguous(input):
@@ -142,9 +140,7 @@ def convolution_format(input: Spec, weight: Spec, groups: int) -> torch.memory_f
 
 
 def _onednn_takes(input: Spec, weight: Spec, groups: int) -> bool:
-    """Whether eager gives a 3d convolution to oneDNN; its native kernels for the others are
-    row-major.
-    """
+    """Whether eager gives a 3d convolution to oneDNN; its native kernels are row-major."""
     if input.dtype != torch.float32:
         return input.dtype != torch.float64
     wide = gt(weight.shape[-1], 3) and gt(weight.shape[-2], 3)

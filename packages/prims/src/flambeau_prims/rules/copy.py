@@ -112,11 +112,11 @@ for _name in _VIEWS.split():
 @rule(aten.narrow_copy.default)
 def narrow_copy(self: Spec, dim: int, start: Size, length: Size) -> Spec:
     """A row-major copy of `length` places along a dimension."""
-    at = wrap_dim(dim, self.ndim)
+    axis = wrap_dim(dim, self.ndim)
     if not self.shape:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
-    size = self.shape[at]
+    size = self.shape[axis]
     first = start if ge(start, 0) else start + size
     if not ge(length, 0) or not ge(first, 0) or not expect("<=", first + length, size):
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
-    return self.fresh((*self.shape[:at], length, *self.shape[at + 1 :]))
+    return self.fresh((*self.shape[:axis], length, *self.shape[axis + 1 :]))

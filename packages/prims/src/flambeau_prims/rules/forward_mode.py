@@ -29,9 +29,7 @@ def is_same_size(self: Spec, other: Spec) -> bool:
 
 @rule(aten._has_same_storage_numel.default)
 def has_same_storage_numel(self: Spec, other: Spec) -> bool:
-    """Whether the two reach equally far into memory, which decides if a tangent is copied into its
-    primal's layout.
-    """
+    """Whether both reach equally far into memory: else a tangent is copied."""
     return eq(_reach(self), _reach(other))
 
 

@@ -139,19 +139,17 @@ def _is_row_major(self: Spec) -> bool:
 
 def _by_stride(self: Spec, dims: Sequence[int]) -> list[int]:
     """Dimensions by descending strides, those of one stride as they stand."""
-    found: list[int] = []
+    result: list[int] = []
     for dim in dims:
-        at = len(found)
-        while at and not likely_ge(self.stride[found[at - 1]], self.stride[dim]):
-            at -= 1
-        found.insert(at, dim)
-    return found
+        position = len(result)
+        while position and not likely_ge(self.stride[result[position - 1]], self.stride[dim]):
+            position -= 1
+        result.insert(position, dim)
+    return result
 
 
 def _untransformed(ndim: int, transformed: set[int]) -> list[int]:
-    """The other dimensions, in the order that std::partition leaves them in: each gap is filled
-    from the end.
-    """
+    """The other dimensions in std::partition's order: each gap is filled from the end."""
     dims = list(range(ndim))
     first, last = 0, ndim
     while True:

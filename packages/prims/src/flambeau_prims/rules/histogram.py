@@ -90,17 +90,17 @@ def segment_reduce(
     initial: Number | None = None,
 ) -> Spec:
     """Row-major; along the axis, one place for each segment."""
-    at = wrap_dim(axis, data.ndim)
+    axis = wrap_dim(axis, data.ndim)
     if lengths is None and offsets is None:
         raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
     segments = lengths if offsets is None else offsets
     assert segments is not None
-    if not data.dtype.is_floating_point or segments.ndim != at + 1:
+    if not data.dtype.is_floating_point or segments.ndim != axis + 1:
         raise RuntimeError(
             "segment_reduce(): data must be floating, and the segments as deep as the axis"
         )
     count = segments.shape[-1] if offsets is None else segments.shape[-1] - 1
-    shape = (*segments.shape[:-1], count, *data.shape[at + 1 :])
+    shape = (*segments.shape[:-1], count, *data.shape[axis + 1 :])
     return data.fresh(shape)
 
 

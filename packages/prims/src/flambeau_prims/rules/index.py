@@ -1,6 +1,4 @@
-"""Shape rules of indexing: gather, scatter, index, index_put, embedding, cat, stack, pad, roll,
-flip, repeat.
-"""
+"""Shape rules of indexing and moving: gather, scatter, index_put, embedding, cat, pad, roll."""
 
 from __future__ import annotations
 
@@ -64,9 +62,7 @@ def _indexed(
 ) -> tuple[
     tuple[Size, ...], tuple[Size, ...] | None, list[tuple[tuple[Size, ...], tuple[Size, ...]]]
 ]:
-    """Strides and shape of self with its indexed dimensions replaced, and the indices' layouts
-    beside it.
-    """
+    """Strides and shape of self, indexed dims replaced, and the layouts of the indices."""
     if not indices:
         raise IndexError("at least one index must be provided")
     if len(indices) > self.ndim:
@@ -171,7 +167,7 @@ def gather(self: Spec, dim: int, index: Spec) -> Spec:
 
 
 def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None = None) -> None:
-    at = wrap_dim(dim, self.ndim)
+    axis = wrap_dim(dim, self.ndim)
     _check_index_dtype(name, index, _INDEX_DTYPES)
     if any(eq(size, 0) for size in index.shape):
         return
@@ -179,7 +175,7 @@ def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None 
         what = "input" if name == "gather" else "self"
         raise RuntimeError(f"Index tensor must have the same number of dimensions as {what} tensor")
     for d in range(self.ndim):
-        if d != at and index.ndim and gt(index.shape[d], self.shape[d]):
+        if d != axis and index.ndim and gt(index.shape[d], self.shape[d]):
             raise RuntimeError(
                 f"Size does not match at dimension {d} expected index {list(index.shape)} to be no "
                 f"larger than self {list(self.shape)} apart from dimension {dim}"
@@ -220,13 +216,13 @@ def scatter_reduce(self: Spec, dim: int, index: Spec, src: Spec, reduce: str) ->
 @rule(aten.index_select.default)
 def index_select(self: Spec, dim: int, index: Spec) -> Spec:
     """Row-major; one dimension takes the index's length."""
-    at = wrap_dim(dim, self.ndim)
+    axis = wrap_dim(dim, self.ndim)
     if index.ndim > 1:
         raise IndexError("index_select(): Index is supposed to be a vector")
     _check_index_dtype("index_select", index, _INDEX_DTYPES)
     if not self.shape:
         return self.fresh(())
-    return self.fresh((*self.shape[:at], index.numel, *self.shape[at + 1 :]))
+    return self.fresh((*self.shape[:axis], index.numel, *self.shape[axis + 1 :]))
 
 
 @rule(aten.index_select_backward.default)
@@ -236,7 +232,7 @@ def index_select_backward(grad: Spec, self_sizes: Sizes) -> Spec:
 
 
 def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Operand) -> None:
-    at = wrap_dim(dim, self.ndim)
+    axis = wrap_dim(dim, self.ndim)
     if index.ndim > 1:
         if name == "index_fill":
             raise RuntimeError("Index has to be a vector/scalar")
@@ -258,11 +254,13 @@ def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Ope
             f"{name}(): self and source expected to have the same dtype, but got (self) "
             f"{dtype_name(self.dtype)} and (source) {dtype_name(source.dtype)}"
         )
-    wanted = (*self.shape[:at], index.numel, *self.shape[at + 1 :]) if self.shape else source.shape
-    if at < source.ndim and self.shape and not eq(source.shape[at], index.numel):
+    wanted = (
+        (*self.shape[:axis], index.numel, *self.shape[axis + 1 :]) if self.shape else source.shape
+    )
+    if axis < source.ndim and self.shape and not eq(source.shape[axis], index.numel):
         raise RuntimeError(
             f"{name}_(): Number of indices ({index.numel}) should be equal to "
-            f"source.size(dim): ({source.shape[at]}), for dim: {at}"
+            f"source.size(dim): ({source.shape[axis]}), for dim: {axis}"
         )
     if not same_shape(source.shape, wanted):
         raise RuntimeError(
@@ -440,7 +438,7 @@ def cat(tensors: Sequence[Spec], dim: int = 0) -> Spec:
                 f"concatenated"
             )
     first = joined[0]
-    at = wrap_dim(dim, first.ndim)
+    axis = wrap_dim(dim, first.ndim)
     length: Size = 0
     for spec in joined:
         if spec.ndim != first.ndim:
@@ -448,15 +446,15 @@ def cat(tensors: Sequence[Spec], dim: int = 0) -> Spec:
                 f"Tensors must have same number of dimensions: got {first.ndim} and {spec.ndim}"
             )
         for d in range(first.ndim):
-            if d != at and not eq(spec.shape[d], first.shape[d]):
+            if d != axis and not eq(spec.shape[d], first.shape[d]):
                 raise RuntimeError(
-                    f"Sizes of tensors must match except in dimension {at}. Expected size "
+                    f"Sizes of tensors must match except in dimension {axis}. Expected size "
                     f"{first.shape[d]} but got size "
                     f"{spec.shape[d]} for tensor number {tensors.index(spec)} in the list."
                 )
-        length = length + spec.shape[at]
+        length = length + spec.shape[axis]
     formats = {suggested_format(spec) for spec in tensors}
-    shape = (*first.shape[:at], length, *first.shape[at + 1 :])
+    shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
     stride = stride_for(shape, formats.pop() if len(formats) == 1 else None)
     return first.fresh(shape, stride, dtype=dtype)
 
@@ -467,20 +465,20 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
     if not tensors:
         raise RuntimeError("stack expects a non-empty TensorList")
     first = tensors[0]
-    at = wrap_dim(dim, first.ndim + 1)
+    axis = wrap_dim(dim, first.ndim + 1)
     for position, spec in enumerate(tensors):
         if not same_shape(spec.shape, first.shape):
             raise RuntimeError(
                 f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry "
                 f"0 and {list(spec.shape)} at entry {position}"
             )
-    if at == first.ndim or is_empty(first.shape):
-        return cat([unsqueeze(spec, at) for spec in tensors], at)
+    if axis == first.ndim or is_empty(first.shape):
+        return cat([unsqueeze(spec, axis) for spec in tensors], axis)
     # Joined along the old dimension `at`, which is then split: channels-last tensors stay so.
-    joined = cat(tensors, at)
-    step = joined.stride[at] * first.shape[at]
-    shape = (*first.shape[:at], len(tensors), *first.shape[at:])
-    return joined.replace(shape=shape, stride=(*joined.stride[:at], step, *joined.stride[at:]))
+    joined = cat(tensors, axis)
+    step = joined.stride[axis] * first.shape[axis]
+    shape = (*first.shape[:axis], len(tensors), *first.shape[axis:])
+    return joined.replace(shape=shape, stride=(*joined.stride[:axis], step, *joined.stride[axis:]))
 
 
 # 5. Moving elements about
@@ -488,9 +486,7 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
 
 @rule(aten.constant_pad_nd.default)
 def constant_pad_nd(self: Spec, pad: Sizes) -> Spec:
-    """Padded from the last dimension backwards; negative padding crops. In self's suggested memory
-    format.
-    """
+    """Padded from the last dimension backwards, or cropped; in self's memory format."""
     if len(pad) % 2:
         raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
     if len(pad) // 2 > self.ndim:
@@ -583,8 +579,8 @@ def repeat_interleave(self: Spec, repeats: Size, dim: int | None) -> Spec:
     """Each element repeated; flattened if no dimension is given."""
     if dim is None:
         return self.fresh((self.numel * repeats,))
-    at = wrap_dim(dim, self.ndim)
-    return self.fresh((*self.shape[:at], self.shape[at] * repeats, *self.shape[at + 1 :]))
+    axis = wrap_dim(dim, self.ndim)
+    return self.fresh((*self.shape[:axis], self.shape[axis] * repeats, *self.shape[axis + 1 :]))
 
 
 @in_place(aten.tril_.default, aten.triu_.default)

@@ -166,11 +166,11 @@ def cross(self: Spec, other: Spec, dim: int) -> Spec:
     """The cross product along a dimension of size 3."""
     if self.ndim != other.ndim:
         raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
-    at = wrap_dim(dim, self.ndim)
-    if not eq(self.shape[at], 3) or not eq(other.shape[at], 3):
+    axis = wrap_dim(dim, self.ndim)
+    if not eq(self.shape[axis], 3) or not eq(other.shape[axis], 3):
         raise RuntimeError(
             f"linalg.cross: inputs dimension {dim} must have length 3. Got "
-            f"{self.shape[at]} and {other.shape[at]}"
+            f"{self.shape[axis]} and {other.shape[axis]}"
         )
     return self.fresh(broadcast_shapes(self.shape, other.shape))
 

@@ -227,9 +227,7 @@ def scaled_mm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None) -> Spec:
 
 @rule(aten._grouped_mm.default)
 def grouped_mm(self: Spec, mat2: Spec, offs: Spec | None, out_dtype: torch.dtype | None) -> Spec:
-    """Products of groups that `offs` cuts from 2d operands, or that 3d ones stack; rows are padded
-    to 16 bytes.
-    """
+    """Products of groups, cut by `offs` from 2d operands or stacked; rows padded to 16 bytes."""
     if not {self.ndim, mat2.ndim} <= {2, 3}:
         raise RuntimeError(
             f"Multiplicands must be 2D or 3D but got mat_a.dim()={self.ndim} and "

@@ -144,9 +144,7 @@ def cudnn_batch_norm(
     input: Spec, weight: Spec, bias: Parameter, running_mean: Parameter, running_var: Parameter,
     training: bool,
 ) -> tuple[Spec, Spec, Spec, Spec]:  # fmt: skip
-    """The result, saved statistics (empty in evaluation), and cuDNN's reserve, whose size only
-    cuDNN knows.
-    """
+    """The result, saved statistics (empty in evaluation), and cuDNN's reserve, of unknown size."""
     channels = _check_batch_norm(input, weight, bias, running_mean, running_var)
     saved = input.fresh((channels if training else 0,), dtype=weight.dtype)
     reserve = input.fresh((0,), dtype=torch.uint8)
@@ -200,9 +198,7 @@ def _check_normalized_shape(input: Spec, normalized_shape: Sizes, *parameters: P
 def native_layer_norm(
     input: Spec, normalized_shape: Sizes, weight: Parameter, bias: Parameter
 ) -> tuple[Spec, Spec, Spec]:
-    """The result, and mean and inverse deviation of each row, their normalised dimensions of size
-    1.
-    """
+    """The result, and the mean and inverse deviation of each row (normalised dims of size 1)."""
     refuse("LayerNormKernelImpl", input.dtype, input.device, "bi")
     outer = _check_normalized_shape(input, normalized_shape, weight, bias)
     shape = input.shape[:outer] + (1,) * len(normalized_shape)

@@ -1,6 +1,4 @@
-"""Families of ATen overloads: from a base name to its functional and in-place overloads, for one
-rule to serve them all.
-"""
+"""Families of ATen overloads: one rule for the functional and in-place overloads of a name."""
 
 from __future__ import annotations
 
@@ -24,16 +22,14 @@ if TYPE_CHECKING:
 
 
 def overloads(name: str) -> list[OpOverload]:
-    """The overloads of `aten.<name>` that take tensors and have no out= argument; none if this
-    torch lacks the operator.
-    """
+    """The overloads of `aten.<name>` that take tensors and have no out=; none if unknown."""
     packet = getattr(torch.ops.aten, name, None)
     if packet is None:
         return []
-    found = [getattr(packet, overload) for overload in packet.overloads()]
+    result = [getattr(packet, overload) for overload in packet.overloads()]
     return [
         op
-        for op in found
+        for op in result
         if _takes_tensors(op) and not any(arg.is_out for arg in op._schema.arguments)
     ]
 
@@ -55,9 +51,7 @@ def declare(names: str, function: RuleFunction, *, in_place: bool = True) -> Non
 
 
 def in_place(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
-    """Make the decorated rule that of these in-place operators too: its checks, then self as it
-    was.
-    """
+    """Make the decorated rule that of these in-place operators too, whose result is self."""
 
     def register(function: RuleFunction) -> RuleFunction:
         @wraps(function)

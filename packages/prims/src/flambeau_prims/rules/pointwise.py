@@ -1,6 +1,4 @@
-"""Shape rules of elementwise operators: unary, binary, comparisons, activations and their
-backwards.
-"""
+"""Shape rules of elementwise operators: unary, binary, comparisons, activations, backwards."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ def elementwise(
 
 
 def common_device(tensors: Sequence[Spec]) -> torch.device:
-    """The device of the result; 0-dim CPU tensors may join tensors of another device. Of numbers
-    alone it is the CPU.
-    """
+    """The device of the result; 0-dim CPU tensors may join any. Of numbers: the CPU."""
     device = tensors[0].device if tensors else torch.device("cpu")
     for spec in tensors:
         if spec.device != device:
@@ -224,9 +220,7 @@ def abs_in_place(self: Spec) -> Spec:
 
 @rule(aten.angle.default)
 def angle(self: Spec) -> Spec:
-    """Real and floating; row-major for complex numbers, whose result is copied out of a complex
-    one.
-    """
+    """Real and floating; row-major for complex numbers, as the result is copied out of one."""
     if self.dtype.is_complex:
         return self.fresh(dtype=real_dtype(self.dtype))
     return elementwise([self], float_result(self.dtype))
@@ -481,9 +475,7 @@ def cast_copy(spec: Spec, dtype: torch.dtype) -> Spec:
 
 
 def clamp(self: Spec, min: Operand | None = None, max: Operand | None = None) -> Spec:
-    """With number bounds a unary operator on self cast beforehand; with tensor bounds a promoting
-    loop.
-    """
+    """Number bounds: a unary operator on self, cast before; tensor bounds: a promoting loop."""
     bounds = [bound for bound in (min, max) if bound is not None]
     if not bounds:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
@@ -691,8 +683,8 @@ def _glu_halves(self: Spec, dim: int) -> int:
 @rule(aten.glu.default)
 def glu(self: Spec, dim: int = -1) -> Spec:
     """A loop over the two halves."""
-    at = _glu_halves(self, dim) + self.ndim
-    half = self.shape[:at] + (self.shape[at] // 2,) + self.shape[at + 1 :]
+    axis = _glu_halves(self, dim) + self.ndim
+    half = self.shape[:axis] + (self.shape[axis] // 2,) + self.shape[axis + 1 :]
     return elementwise([self.fresh(half, self.stride)], self.dtype)
 
 

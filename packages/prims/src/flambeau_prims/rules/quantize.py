@@ -1,6 +1,4 @@
-"""Shape rules of fake quantization: values rounded to what a quantized dtype can hold, and a mask
-of those within its range.
-"""
+"""Shape rules of fake quantization: rounded values, and a mask of those within the range."""
 
 from __future__ import annotations
 

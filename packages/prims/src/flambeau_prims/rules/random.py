@@ -39,9 +39,7 @@ def bernoulli_(self: Spec, p: float) -> Spec:
     aten.cauchy_.default, aten.log_normal_.default, aten.geometric_.default, *overloads("random_"),
 )  # fmt: skip
 def fill_(self: Spec) -> Spec:
-    """self. Most distributions need a floating tensor: `eager_checks.check_fill` raises the error
-    that each operator has.
-    """
+    """self; `eager_checks.check_fill` raises for dtypes that a distribution refuses."""
     return self
 
 

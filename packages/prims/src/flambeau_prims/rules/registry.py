@@ -47,9 +47,7 @@ _CACHE: dict[tuple[Any, ...], Any] = {}
 
 
 def rule(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
-    """Register the decorated function as the shape rule of these overloads; a second rule for one
-    overload is an error.
-    """
+    """Register the decorated function as the rule of these overloads; ValueError for a second."""
 
     def register(function: RuleFunction) -> RuleFunction:
         for op in ops:
@@ -62,9 +60,7 @@ def rule(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
 
 
 def rule_for_others(find: RuleFinder) -> RuleFinder:
-    """Register a function that finds a rule for an overload without one; it is asked whenever the
-    rule is needed, or returns None.
-    """
+    """Register a function that finds a rule, or None, for an overload without one."""
     _FINDERS.append(find)
     return find
 
@@ -74,7 +70,7 @@ def rule_for(op: OpOverload) -> Callable[..., Any] | None:
     load_all()
     if op in _RULES:
         return _CALLS.get(op) or _CALLS.setdefault(op, _taking_named_arguments(op, _RULES[op]))
-    return next((found for find in _FINDERS if (found := find(op)) is not None), None)
+    return next((result for find in _FINDERS if (result := find(op)) is not None), None)
 
 
 def _taking_named_arguments(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,32 +117,28 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None =
 def infer_keyed(
     key: tuple[Any, ...], op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """As `infer`, for callers that have made the cache key themselves, in any form that tells 1,
-    1.0 and True apart.
-    """
+    """As `infer`, with a cache key that tells 1, 1.0 and True apart."""
     default = torch.get_default_dtype()
     if default is not torch.float32:  # the dtype of float results of integers
         key = (default, *key)
-    found = _CACHE.get(key)
-    if found is None:
+    cached = _CACHE.get(key)
+    if cached is None:
         cache = cache_for(key)
-        found = cache.get(key)
-        if found is None:
-            found = cache[key] = infer_uncached(op, args, kwargs)
-    return found
+        cached = cache.get(key)
+        if cached is None:
+            cached = cache[key] = infer_uncached(op, args, kwargs)
+    return cached
 
 
 def infer_uncached(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As `infer`, without looking at or filling the cache."""
     check_devices(op, args, kwargs)
-    found = _CALLS.get(op) or rule_for(op)
-    return infer_on_meta(op, args, kwargs) if found is None else found(*args, **kwargs)
+    result = _CALLS.get(op) or rule_for(op)
+    return infer_on_meta(op, args, kwargs) if result is None else result(*args, **kwargs)
 
 
 def cache_for(key: tuple[Any, ...]) -> dict[tuple[Any, ...], Any]:
-    """The cache a key belongs in: that of the SizeEnv whose Exprs occur in it, or the process-wide
-    one.
-    """
+    """The cache for a key: of the SizeEnv whose Exprs it holds, or the process-wide one."""
     for item in key:
         if isinstance(item, (Expr, FloatExpr)):
             return item.env.rule_cache
@@ -194,9 +186,7 @@ _SHARES_WITHOUT_SAYING = {
     aten.unsafe_split.Tensor: "self",
     aten.unsafe_split_with_sizes.default: "self",
 }
-"""Views whose schemas promise, untruly, memory of their own; `tests/cpu/test_hidden_aliases.py`
-looks for others.
-"""
+"""Views whose schemas wrongly promise own memory; `tests/cpu/test_hidden_aliases.py` finds them."""
 
 
 @cache

@@ -1,6 +1,4 @@
-"""Shape rules of resampling and rearranged windows: upsample, grid_sampler, pads by reflection,
-im2col, pixel_shuffle.
-"""
+"""Shape rules of resampling and windows: upsample, grid_sampler, pads, im2col, pixel_shuffle."""
 
 from __future__ import annotations
 
@@ -72,11 +70,7 @@ def upsample(self: Spec, output_size: Sizes, *_options: Any, **_named: Any) -> S
     )
 )
 def upsample_backward(
-    grad_output: Spec,
-    output_size: Sizes,
-    input_size: Sizes,
-    *_options: Any,
-    **_named: Any,
+    grad_output: Spec, output_size: Sizes, input_size: Sizes, *_options: Any, **_named: Any
 ) -> Spec:
     """The input's shape, in the gradient's memory format."""
     return formatted(grad_output, tuple(input_size))
@@ -227,13 +221,7 @@ def _blocks(size: Size, kernel: Size, dilation: Size, padding: Size, stride: Siz
 
 
 @rule(aten.im2col.default)
-def im2col(
-    self: Spec,
-    kernel_size: Sizes,
-    dilation: Sizes,
-    padding: Sizes,
-    stride: Sizes,
-) -> Spec:
+def im2col(self: Spec, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> Spec:
     """[n, c * kernel, blocks]."""
     if self.ndim not in (3, 4):
         raise RuntimeError(

@@ -45,9 +45,7 @@ _SETTINGS = ("reverse", "mode", "num_layers", "has_biases", "bidirectional", "ba
 def _workspace_bytes(
     sizes: tuple[int, int, int], dtype: torch.dtype, settings: tuple[Any, ...]
 ) -> int:
-    """The size of oneDNN's workspace, which only oneDNN knows: found by running the layer once on
-    zeros.
-    """
+    """The size of oneDNN's workspace, found by running the layer once on zeros."""
     steps, batch, features = sizes
     hidden, reverse, mode, layers, *flags = settings
 
@@ -128,9 +126,7 @@ def cudnn_rnn(
     bidirectional: bool,
     batch_sizes: Sizes,
 ) -> tuple[Spec, Spec, Spec, Spec, Spec]:
-    """output, last states, cuDNN's reserve (its size is not known before the run), and the packed
-    weights.
-    """
+    """output, last states, cuDNN's reserve (of unknown size), and the packed weights."""
     directions = 2 if bidirectional else 1
     width = (proj_size if proj_size else hidden_size) * directions
     if batch_sizes:

@@ -58,12 +58,12 @@ def argsort_stable(self: Spec, dim: int) -> Spec:
 @rule(aten.topk.default)
 def topk(self: Spec, k: Size, dim: int) -> tuple[Spec, Spec]:
     """The k largest along a dimension, row-major, and where they stand."""
-    at = wrap_dim(dim, self.ndim)
-    if lt(k, 0) or gt(k, self.shape[at] if self.shape else 1):
+    axis = wrap_dim(dim, self.ndim)
+    if lt(k, 0) or gt(k, self.shape[axis] if self.shape else 1):
         raise RuntimeError("selected index k out of range")
     if self.dtype.is_complex:
         raise not_implemented("topk", self.dtype)
-    shape = (*self.shape[:at], k, *self.shape[at + 1 :]) if self.shape else ()
+    shape = (*self.shape[:axis], k, *self.shape[axis + 1 :]) if self.shape else ()
     values = self.fresh(shape)
     return values, values.replace(dtype=torch.int64)
 

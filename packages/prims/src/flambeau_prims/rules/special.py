@@ -1,6 +1,4 @@
-"""Shape rules of special functions that stay calls of ATen: Bessel functions, orthogonal
-polynomials, frexp and ldexp.
-"""
+"""Shape rules of special functions that stay ATen calls: Bessel, polynomials, frexp, ldexp."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def infer_size(shape: Sizes, numel: Size) -> tuple[Size, ...]:
         if not eq(product(shape), numel):
             raise RuntimeError(error)
         return tuple(shape)
-    at = unknown[0]
-    known = product([size for dim, size in enumerate(shape) if dim != at])
+    axis = unknown[0]
+    known = product([size for dim, size in enumerate(shape) if dim != axis])
     if eq(known, 0):
         if eq(numel, 0):
             raise RuntimeError(
@@ -101,7 +101,7 @@ def infer_size(shape: Sizes, numel: Size) -> tuple[Size, ...]:
         inferred = numel // known
     else:
         raise RuntimeError(error)
-    return tuple(inferred if dim == at else size for dim, size in enumerate(shape))
+    return tuple(inferred if dim == axis else size for dim, size in enumerate(shape))
 
 
 def view_stride(old_shape: Sizes, old_stride: Sizes, shape: Sizes) -> tuple[Size, ...] | None:
@@ -116,7 +116,7 @@ def view_stride(old_shape: Sizes, old_stride: Sizes, shape: Sizes) -> tuple[Size
     if row_major and any(isinstance(size, Expr) and size.env.is_unbacked(size) for size in shape):
         return contiguous_stride(shape)
     stride: list[Size] = [0] * len(shape)
-    at = len(shape) - 1
+    axis = len(shape) - 1
     chunk_stride = old_stride[-1]
     chunk: Size = 1
     viewed: Size = 1
@@ -127,22 +127,20 @@ def view_stride(old_shape: Sizes, old_stride: Sizes, shape: Sizes) -> tuple[Size
         )
         if joins:
             continue
-        while at >= 0 and (not _fills(viewed, chunk) or likely_eq(shape[at], 1)):
-            stride[at] = viewed * chunk_stride
-            viewed = shape[at] * viewed
-            at -= 1
+        while axis >= 0 and (not _fills(viewed, chunk) or likely_eq(shape[axis], 1)):
+            stride[axis] = viewed * chunk_stride
+            viewed = shape[axis] * viewed
+            axis -= 1
         if not likely_eq(viewed, chunk):
             return None
         if dim > 0:
             chunk_stride = old_stride[dim - 1]
             chunk = viewed = 1
-    return tuple(stride) if at < 0 else None
+    return tuple(stride) if axis < 0 else None
 
 
 def _fills(viewed: Size, chunk: Size) -> bool:
-    """Whether a chunk of memory is used up: of data-dependent sizes that is known only where they
-    are known to be equal.
-    """
+    """Whether a chunk is used up; of data-dependent sizes only if known to be equal."""
     difference = viewed - chunk
     if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
         return known_eq(viewed, chunk)
@@ -176,9 +174,7 @@ def reshape_copy(self: Spec, size: Sizes) -> Spec:
 
 @rule(aten.view.dtype)
 def view_dtype(self: Spec, dtype: torch.dtype) -> Spec:
-    """The same bytes as another dtype; the last dimension grows or shrinks when the item sizes
-    differ.
-    """
+    """The same bytes as another dtype; if item sizes differ, the last dimension changes."""
     old, new = self.dtype.itemsize, dtype.itemsize
     if old == new:
         return self.replace(dtype=dtype, stride=self.stride)
@@ -345,12 +341,12 @@ def permute(self: Spec, dims: Sequence[int]) -> Spec:
 @rule(aten.unsqueeze.default)
 def unsqueeze(self: Spec, dim: int) -> Spec:
     """A new dimension of size 1."""
-    at = wrap_dim(dim, self.ndim + 1)
-    step: Size = self.shape[at] * self.stride[at] if at < self.ndim else 1
+    axis = wrap_dim(dim, self.ndim + 1)
+    step: Size = self.shape[axis] * self.stride[axis] if axis < self.ndim else 1
     return restrided(
         self,
-        (*self.shape[:at], 1, *self.shape[at:]),
-        (*self.stride[:at], step, *self.stride[at:]),
+        (*self.shape[:axis], 1, *self.shape[axis:]),
+        (*self.stride[:axis], step, *self.stride[axis:]),
     )
 
 
@@ -381,13 +377,13 @@ def diagonal(self: Spec, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Spec:
     else:
         length, start = size_min(rows + offset, columns), -offset * self.stride[first]
     length = size_max(length, 0)
-    at = self.offset if eq(length, 0) else self.offset + start
+    storage_offset = self.offset if eq(length, 0) else self.offset + start
     kept = [d for d in range(self.ndim) if d not in (first, second)]
     return restrided(
         self,
         [*(self.shape[d] for d in kept), length],
         [*(self.stride[d] for d in kept), self.stride[first] + self.stride[second]],
-        at,
+        storage_offset,
     )
 
 
@@ -417,9 +413,7 @@ def clamped_range(size: Size, start: Size | None, end: Size | None) -> tuple[Siz
 
 
 def _clamped_without_guards(size: Size, start: Size, end: Size) -> tuple[Size, Size]:
-    """`clamped_range` for unbacked sizes: minima and maxima where guards would be; unbacked bounds
-    count from the start.
-    """
+    """`clamped_range` for unbacked sizes: minima and maxima replace guards."""
     first, last = (
         size_max(bound + size, 0) if lt(bound, 0) else size_min(bound, size)
         for bound in (start, end)
@@ -434,14 +428,14 @@ def slice_(
     """Every step-th element from start to end along a dimension."""
     if not self.shape:
         raise IndexError("slice() cannot be applied to a 0-dim tensor.")
-    at = wrap_dim(dim, self.ndim)
+    axis = wrap_dim(dim, self.ndim)
     if le(step, 0):
         raise RuntimeError("slice step must be positive")
-    first, last = clamped_range(self.shape[at], start, end)
+    first, last = clamped_range(self.shape[axis], start, end)
     length = last - first if known_eq(step, 1) else ceil_div(last - first, step)
-    shape = (*self.shape[:at], length, *self.shape[at + 1 :])
-    stride = (*self.stride[:at], self.stride[at] * step, *self.stride[at + 1 :])
-    return restrided(self, shape, stride, self.offset + first * self.stride[at])
+    shape = (*self.shape[:axis], length, *self.shape[axis + 1 :])
+    stride = (*self.stride[:axis], self.stride[axis] * step, *self.stride[axis + 1 :])
+    return restrided(self, shape, stride, self.offset + first * self.stride[axis])
 
 
 @rule(aten.select.int)
@@ -449,8 +443,8 @@ def select(self: Spec, dim: int, index: Size) -> Spec:
     """One index along a dimension, which is dropped."""
     if not self.shape:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
-    at = wrap_dim(dim, self.ndim)
-    size = self.shape[at]
+    axis = wrap_dim(dim, self.ndim)
+    size = self.shape[axis]
     if lt(index, -size) or ge(index, size):
         raise IndexError(
             f"select(): index {index} out of range for tensor of size {list(self.shape)} "
@@ -460,9 +454,9 @@ def select(self: Spec, dim: int, index: Size) -> Spec:
         index = index + size
     return restrided(
         self,
-        self.shape[:at] + self.shape[at + 1 :],
-        self.stride[:at] + self.stride[at + 1 :],
-        self.offset + index * self.stride[at],
+        self.shape[:axis] + self.shape[axis + 1 :],
+        self.stride[:axis] + self.stride[axis + 1 :],
+        self.offset + index * self.stride[axis],
     )
 
 
@@ -532,11 +526,11 @@ def split_with_sizes(self: Spec, split_sizes: Sizes, dim: int = 0) -> list[Spec]
 @rule(aten.unfold.default)
 def unfold(self: Spec, dimension: int, size: Size, step: Size) -> Spec:
     """Windows along a dimension, their contents as a new last dimension."""
-    at = wrap_dim(dimension, self.ndim)
-    extent: Size = self.shape[at] if self.shape else 1
+    axis = wrap_dim(dimension, self.ndim)
+    extent: Size = self.shape[axis] if self.shape else 1
     if gt(size, extent):
         raise RuntimeError(
-            f"maximum size for tensor at dimension {at} is {extent} but size is {size}"
+            f"maximum size for tensor at dimension {axis} is {extent} but size is {size}"
         )
     if le(step, 0):
         raise RuntimeError(f"step is {step} but must be > 0")
@@ -545,8 +539,13 @@ def unfold(self: Spec, dimension: int, size: Size, step: Size) -> Spec:
     windows = (extent - size) // step + 1
     return restrided(
         self,
-        (*self.shape[:at], windows, *self.shape[at + 1 :], size),
-        (*self.stride[:at], self.stride[at] * step, *self.stride[at + 1 :], self.stride[at]),
+        (*self.shape[:axis], windows, *self.shape[axis + 1 :], size),
+        (
+            *self.stride[:axis],
+            self.stride[axis] * step,
+            *self.stride[axis + 1 :],
+            self.stride[axis],
+        ),
     )
 
 
@@ -572,9 +571,7 @@ def as_strided(self: Spec, size: Sizes, stride: Sizes, storage_offset: Size | No
 
 
 def _scattered(self: Spec, part: Spec, src: Spec, what: str) -> Spec:
-    """A copy in self's strides, gaps included: eager copies self's whole storage. Where elements
-    overlap, a packed one.
-    """
+    """A copy in self's strides, gaps included as in eager; packed if elements overlap."""
     if not same_shape(part.shape, src.shape):
         raise RuntimeError(
             f"expected src to have a size equal to the {what} of self. src size = "
@@ -644,10 +641,10 @@ def block_diag(tensors: Sequence[Spec]) -> Spec:
 def chunk_cat(tensors: Sequence[Spec], dim: int, num_chunks: int) -> Spec:
     """Each tensor padded and cut into chunks along a dimension, and the flattened chunks joined."""
     first = tensors[0]
-    at = wrap_dim(dim, first.ndim)
+    axis = wrap_dim(dim, first.ndim)
     chunk: Size = 0
     for tensor in tensors:
-        rest = product(tensor.shape[at + 1 :])
-        chunk = chunk + ceil_div(tensor.shape[at], num_chunks) * rest
-    shape = (*first.shape[:at], num_chunks, chunk)
+        rest = product(tensor.shape[axis + 1 :])
+        chunk = chunk + ceil_div(tensor.shape[axis], num_chunks) * rest
+    shape = (*first.shape[:axis], num_chunks, chunk)
     return first.fresh(shape)

@@ -91,9 +91,7 @@ def toolchain(options: RuntimeOptions) -> Toolchain:
 
 
 def _command(cxx: str) -> tuple[str, ...]:
-    """The compiler as a command: one program, or words of a shell (`ccache g++`) that begin with
-    one.
-    """
+    """The compiler's command: one program, or words of a shell (`ccache g++`)."""
     try:
         words = [cxx] if shutil.which(cxx) else shlex.split(cxx)
         path = shutil.which(words[0]) if words else None
@@ -115,9 +113,7 @@ def _identity(word: str) -> str:
 
 @lru_cache(maxsize=1)
 def glibc_minor() -> int:
-    """The 36 of glibc 2.36, 0 where the C library is another: it decides which functions have
-    vector variants.
-    """
+    """The 36 of glibc 2.36, or 0 for another C library: decides which vector functions exist."""
     name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     return int(version.split(".")[1]) if name == "glibc" and version.startswith("2.") else 0
 
@@ -157,19 +153,19 @@ def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
     tools = toolchain(options)
     cache = Cache(options.cache_dir)
     keys = [tools.key(text) for text in texts]
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     if options.use_cache:
         for key in dict.fromkeys(keys):
             path = cache.lookup("cpp", key)
             if path is not None:
-                found[key] = path
-    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+                result[key] = path
+    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in result}
     if missing:
         with cache.working_directory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             running = {key: pool.submit(_compile, tools, text, key, folder, cache) for key, text in missing.items()}
             for key, compiled in running.items():
-                found[key] = cache.store("cpp", key, compiled.result(), ".so")
-    return [found[key] for key in keys]
+                result[key] = cache.store("cpp", key, compiled.result(), ".so")
+    return [result[key] for key in keys]
 
 
 def _compile(tools: Toolchain, text: str, key: str, folder: Path, cache: Cache) -> bytes:

@@ -28,15 +28,15 @@ def preload(compiler: str) -> str | None:
     The C++ library is one of them: the sanitizer looks for what it replaces there before Python
     loads any C++.
     """
-    found = []
+    result = []
     for name in ("libasan.so", "libstdc++.so"):
         command = [compiler, f"-print-file-name={name}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         path = Path(done.stdout.strip())
         if not (path.is_absolute() and path.exists()):
             return None
-        found.append(str(path.resolve()))
-    return " ".join(found)
+        result.append(str(path.resolve()))
+    return " ".join(result)
 
 
 def is_loaded() -> bool:

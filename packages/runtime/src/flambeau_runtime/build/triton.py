@@ -21,18 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cubin:
-    """A compiled GPU kernel: the ELF image, the function's name in it, bytes of dynamic shared
-    memory, warps per program.
-    """
+    """A compiled GPU kernel: ELF image, function name, bytes of shared memory, warps."""
 
     image: bytes
     entry: str
     shared: int
     warps: int
     scratch: int = 0
-    """Bytes of global scratch per program that the kernel asks for as a hidden argument (0 for all
-    that we generate).
-    """
+    """Bytes of global scratch per program, a hidden argument (0 for all our kernels)."""
 
     def to_bytes(self, binding: str = "") -> bytes:
         """The whole as data: a line of JSON, which holds `binding`, then the image."""

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.scheduler.phases import Phase
 
 PLAIN_ROW = 2 * LANES
-"""Rows known to be no longer than this are accumulated in one vector: adding up the lanes would
-take longer than the row.
-"""
+"""Rows known to be this short are accumulated in one vector: lanes would cost more."""
 
 
 def write_accumulation_loop(

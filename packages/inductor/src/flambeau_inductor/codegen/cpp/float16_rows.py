@@ -36,9 +36,7 @@ SHORT = 32
 
 @dataclass(frozen=True)
 class Row:
-    """A row of floats in scratch memory that stands for float16 elements of a buffer, from `index`
-    on.
-    """
+    """A row of floats in scratch memory for the float16 elements of a buffer from `index` on."""
 
     name: str
     buffer: str
@@ -47,9 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Float16Rows:
-    """A loop's body on rows of floats: those filled before a chunk of it, and those emptied
-    after.
-    """
+    """A loop's body on rows of floats: those filled before a chunk and those emptied after it."""
 
     body: tuple[Statement, ...]
     widened: tuple[Row, ...]

@@ -40,26 +40,18 @@ from flambeau_inductor.codegen.cpp.reductions import (
 )
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
-from flambeau_inductor.ir import (
-    Axis,
-    CheckIndex,
-    Load,
-    Reduce,
-    Store,
-)
+from flambeau_inductor.ir import Axis, CheckIndex, Load, Reduce, Store
 from flambeau_inductor.scheduler.phases import split_phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flambeau_inductor.codegen.cpp.reductions import Accumulator
-    from flambeau_inductor.ir import Body, Kernel, Statement
+    from flambeau_inductor.ir import Body, LoopKernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
 
 KEEP_COST = 10
-"""Inner values dearer than this are kept in a row of scratch memory rather than computed again in a
-later loop.
-"""
+"""Inner values dearer than this are kept in scratch memory, not recomputed in later loops."""
 
 KEEP_ROW = 65536
 """Longer rows are not kept: they would leave the second-level cache before they are read again."""
@@ -73,17 +65,15 @@ FLUSH = 32
 MAX_THREADS = 256
 
 
-def write_kernel(kernel: Kernel, name: str, threads: int = 0) -> str:
-    """The C++ text of a kernel, without prelude; `threads` it may use, 0: as many as OpenMP has
-    when it runs.
-    """
+def write_kernel(kernel: LoopKernel, name: str, threads: int = 0) -> str:
+    """The C++ text of a kernel, without prelude; `threads`: 0 for as many as OpenMP has."""
     return KernelWriter(kernel, name, threads).write()
 
 
 class KernelWriter(LoopWriter):
     """Writes one kernel."""
 
-    def __init__(self, kernel: Kernel, name: str, threads: int) -> None:
+    def __init__(self, kernel: LoopKernel, name: str, threads: int) -> None:
         super().__init__(kernel)
         self.threads = threads
         self.name = name
@@ -167,9 +157,7 @@ class KernelWriter(LoopWriter):
         )
 
     def write_tiles(self, vector: Axis, tile: Axis) -> None:
-        """Tiles of the vector axis and of one lead axis: loads that are contiguous along the lead
-        axis are staged, transposed.
-        """
+        """Tiles of the vector axis and a lead axis: loads contiguous along it are transposed."""
         name, lead, size = vector.symbol.name, tile.symbol.name, self.size(vector)
         staged = [s for s in self.kernel.body if self.is_staged(s, vector, tile)]
         with self.lead_loops(self.tiled_lead()):
@@ -204,17 +192,13 @@ class KernelWriter(LoopWriter):
                     self.vector_body(vector, "part", "stop", self.kernel.body)
 
     def is_staged(self, statement: Statement, vector: Axis, tile: Axis) -> TypeGuard[Load]:
-        """Whether a load goes through a tile: it is transposed, and its place is known before the
-        body runs.
-        """
+        """Whether a load goes through a tile: it is transposed and its address is known before."""
         if not is_transposed(statement, vector, tile):
             return False
         return statement.mask is None and free_names(statement.index).isdisjoint(self.dtypes)
 
     def vector_body(self, vector: Axis, begin: str, end: str, body: Body) -> None:
-        """Statements that do not vary along the vector axis, then the vector loop with the others,
-        peeled where loads are masked.
-        """
+        """Statements invariant along the vector axis, then the vector loop, peeled for masks."""
         moving = dependents(body, {vector.symbol.name})
         before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
         inside = tuple(s for s in body if varies(s, moving))
@@ -282,9 +266,7 @@ class KernelWriter(LoopWriter):
         return kept
 
     def write_row_phase(self, phase: Phase, first_begin: str, first_end: str) -> None:
-        """Row statements; then the loops over the inner axes, the first one from `first_begin` to
-        `first_end`.
-        """
+        """Row statements, then loops over the inner axes, the first in the given range."""
         self.statements(
             s for s in phase.row if not isinstance(s, Store) or self.plan.kind != "whole"
         )
@@ -347,9 +329,7 @@ class KernelWriter(LoopWriter):
         )
 
     def write_whole(self) -> None:
-        """Each thread reduces its chunk of the first inner axis; all then join all parts, in the
-        same order.
-        """
+        """Each thread reduces a chunk of the first inner axis; all join the parts in one order."""
         self.phases = split_phases(self.kernel, None)
         for phase in self.phases:
             self.write_row_phase(phase, "begin", "end")
@@ -545,9 +525,7 @@ class KernelWriter(LoopWriter):
     # The entry
 
     def write_entry(self) -> None:
-        """Runs the part function on all of the work, or on a share in each thread where there is
-        enough of it.
-        """
+        """Runs the part function on all of the work, or a share in each thread if it is enough."""
         plan = self.plan
         keyword = "return " if self.checked else ""
         call = f"{self.name}_part(buffers, ints"
@@ -581,9 +559,7 @@ class KernelWriter(LoopWriter):
                 self.line("return bad;")
 
     def work_units(self) -> tuple[str, int]:
-        """How many units the part function counts from `begin` to `end`, and in what steps threads
-        take them.
-        """
+        """The number of units that the part function counts, and a thread's step."""
         plan = self.plan
         if plan.kind == "pointwise" and not plan.lead:
             return ("1", 1) if plan.vector is None else (self.product((plan.vector,)), 64)

@@ -28,18 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range:
-    """`begin <= axis < end`; ends are expressions in what is known outside the loop, None where it
-    is open.
-    """
+    """`begin <= axis < end`: expressions known outside the loop, or None for an open end."""
 
     begin: sympy.Expr | None
     end: sympy.Expr | None
 
 
 class Conditions:
-    """The conditions of a body: for each bool value that is one, the comparisons that must hold
-    together.
-    """
+    """The conditions of a body: for each such bool value, comparisons that must all hold."""
 
     def __init__(self, body: Body) -> None:
         self.values: dict[str, Statement] = {
@@ -108,9 +104,7 @@ def _divide(a: sympy.Expr, b: sympy.Integer) -> sympy.Expr:
 
 
 def simplify_masks(body: Body, known: Mapping[str, bool]) -> Body:
-    """The body where conditions have known values: selections made, loads no longer masked, what
-    nothing needs dropped.
-    """
+    """The body for known conditions: without selections, masks and unneeded statements."""
     renamed: dict[str, str] = {}
     result: list[Statement] = []
     for statement in body:

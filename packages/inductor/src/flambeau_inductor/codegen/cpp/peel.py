@@ -43,9 +43,7 @@ STAGED_ROW = 256
 
 @dataclass(frozen=True)
 class Staged:
-    """The selections by one condition: `true` and `false` store them to rows of scratch memory,
-    which another body loads.
-    """
+    """The selections by one condition: stored to rows of scratch memory, which a body loads."""
 
     condition: str
     true: Body
@@ -71,9 +69,7 @@ class Peeled:
 
 
 def peel(body: Body, vector: Axis) -> Peeled | None:
-    """How to peel the loop of a body along an axis; None if there is nothing to gain, or an index
-    is a value of the body.
-    """
+    """How to peel the loop of a body along an axis; None if it gains nothing or indexes vary."""
     conditions = Conditions(body)
     if any(
         not free_names(index).isdisjoint(conditions.values)
@@ -87,15 +83,15 @@ def peel(body: Body, vector: Axis) -> Peeled | None:
     ranges: dict[str, Range] = {}
     kept = []
     for mask in masks:
-        found = {
+        result = {
             part: conditions.range(part, vector)
             for part in conditions.parts[mask]
             if part in moving
         }
-        if None in found.values() or not excluded.isdisjoint(conditions.parts[mask]):
+        if None in result.values() or not excluded.isdisjoint(conditions.parts[mask]):
             continue
         kept.append(mask)
-        ranges.update(found)  # type: ignore[arg-type]
+        ranges.update(result)  # type: ignore[arg-type]
     if not kept:
         return None
     centre = (
@@ -173,9 +169,7 @@ def _stage(
 def write_vector_loop(
     writer: LoopWriter, vector: Axis, begin: str, end: str, body: Body, known: Collection[str]
 ) -> None:
-    """One vector loop; what does not vary along it, and is not `known` yet, stands before it in
-    a block of its own.
-    """
+    """One vector loop, after a block with what does not vary along it and is not `known`."""
     moving = dependents(body, {vector.symbol.name})
     before = [s for s in body if not varies(s, moving) and defined_name(s) not in known]
     inside = [s for s in body if varies(s, moving)]
@@ -230,15 +224,15 @@ def _write_ends(
     """Where the common range of the conditions begins and ends: begin <= low <= high <= end."""
     begins = [r.begin for r in ranges if r.begin is not None]
     ends = [r.end for r in ranges if r.end is not None]
-    if begin.isdigit() and end.isdigit() and all(at.is_Integer for at in begins + ends):
+    if begin.isdigit() and end.isdigit() and all(bound.is_Integer for bound in begins + ends):
         low = min(int(end), max(int(begin), *map(int, begins), 0))
         return str(low), str(max(low, min(int(end), *map(int, ends), int(end))))
     writer.line(f"int64_t low = {begin}, high = {end};")
-    for at in begins:
-        text = writer.printer.index_text(at)
+    for bound in begins:
+        text = writer.printer.index_text(bound)
         writer.line(f"low = low < {text} ? {text} : low;")
-    for at in ends:
-        text = writer.printer.index_text(at)
+    for bound in ends:
+        text = writer.printer.index_text(bound)
         writer.line(f"high = high > {text} ? {text} : high;")
     writer.line(f"low = low < {end} ? low : {end}, high = high < low ? low : high;")
     return "low", "high"

@@ -30,12 +30,10 @@ from flambeau_inductor.ir import (
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
-    from flambeau_inductor.ir import Axis, Body, Kernel
+    from flambeau_inductor.ir import Axis, Body, LoopKernel
 
 PARALLEL_WORK = 131072
-"""Threads share a kernel from this much work on, in float adds; waking them costs a few
-microseconds.
-"""
+"""Threads share a kernel from this much work (float adds); waking them takes microseconds."""
 
 COLUMN_UNIT = 16
 """Columns are shared out to threads by so many: a cache line of floats."""
@@ -44,9 +42,7 @@ COLUMN_BLOCK = 128
 """So many columns are reduced side by side: their accumulators stay in the first-level cache."""
 
 TILE_LEAD, TILE_VECTOR = 16, 32
-"""The tile of a transposing kernel: one cache line of floats by some rows, so that what is fetched
-is used before it goes.
-"""
+"""The tile of a transposing kernel: one cache line of floats by some rows."""
 
 SHORT_ROW = 8
 """Rows this short are reduced side by side too, where the outer axis is longer."""
@@ -74,7 +70,7 @@ class Plan:
         return self.static_work is None or self.static_work >= PARALLEL_WORK
 
 
-def choose_plan(kernel: Kernel) -> Plan:
+def choose_plan(kernel: LoopKernel) -> Plan:
     """The plan of a kernel."""
     cost = max(1, sum(statement_cost(statement) for statement in kernel.body))
     total = static_product((*kernel.outer, *kernel.inner))
@@ -104,7 +100,7 @@ def static_product(axes: tuple[Axis, ...]) -> int | None:
     return None if None in sizes else math.prod(sizes)  # type: ignore[arg-type]
 
 
-def hinted_size(axis: Axis, kernel: Kernel) -> int:
+def hinted_size(axis: Axis, kernel: LoopKernel) -> int:
     """The size of an axis, or what it likely is."""
     static = _static(axis)
     if static is not None:
@@ -120,12 +116,12 @@ def dependents(body: Body, axes: set[str]) -> set[str]:
     what its operand varies with: right for outer axes; for inner ones callers give only the
     statements of one inner loop.
     """
-    found = set(axes)
+    result = set(axes)
     for statement in body:
         name = getattr(statement, "name", None)
-        if name is not None and varies(statement, found):
-            found.add(name)
-    return found
+        if name is not None and varies(statement, result):
+            result.add(name)
+    return result
 
 
 def varies(statement: object, names: set[str]) -> bool:
@@ -156,10 +152,8 @@ def stride_along(expr: sympy.Expr, axis: Axis) -> sympy.Expr | None:
     return None if parts is None else parts[0].get(name, sympy.S.Zero)
 
 
-def _contiguity(kernel: Kernel, axis: Axis, body: Body) -> float:
-    """How well memory accesses go along an axis: 1 a unit-stride load, 2 a unit-stride store, less
-    for what does not move.
-    """
+def _contiguity(kernel: LoopKernel, axis: Axis, body: Body) -> float:
+    """The score of accesses along an axis: 2 a unit-stride store, 1 a load, less if invariant."""
     score = 0.0
     for statement in body:
         if isinstance(statement, (Load, Store)):
@@ -172,7 +166,7 @@ def _contiguity(kernel: Kernel, axis: Axis, body: Body) -> float:
     return score
 
 
-def _vector_axis(kernel: Kernel, axes: tuple[Axis, ...]) -> Axis | None:
+def _vector_axis(kernel: LoopKernel, axes: tuple[Axis, ...]) -> Axis | None:
     """The axis with the best accesses; the last one if none is better."""
     best, best_score = None, -1.0
     for axis in reversed(axes):
@@ -184,10 +178,8 @@ def _vector_axis(kernel: Kernel, axes: tuple[Axis, ...]) -> Axis | None:
     return best
 
 
-def _column_axis(kernel: Kernel) -> Axis | None:
-    """The outer axis to reduce side by side, if that reads memory better than reducing along
-    the innermost inner axis.
-    """
+def _column_axis(kernel: LoopKernel) -> Axis | None:
+    """The outer axis to reduce side by side, if that reads memory better than the innermost one."""
     if not kernel.outer:
         return None
     inner = inner_names(kernel.body, kernel.inner)
@@ -208,10 +200,8 @@ def _column_axis(kernel: Kernel) -> Axis | None:
     return best
 
 
-def _tile_axis(kernel: Kernel, vector: Axis | None, lead: tuple[Axis, ...]) -> Axis | None:
-    """The lead axis that a load walks with stride 1 while it strides along the vector axis, if both
-    are long enough to tile.
-    """
+def _tile_axis(kernel: LoopKernel, vector: Axis | None, lead: tuple[Axis, ...]) -> Axis | None:
+    """The lead axis: stride 1 for a load that strides along the vector axis, both long enough."""
     if vector is None or hinted_size(vector, kernel) < TILE_VECTOR:
         return None
     for statement in kernel.body:
@@ -222,9 +212,7 @@ def _tile_axis(kernel: Kernel, vector: Axis | None, lead: tuple[Axis, ...]) -> A
 
 
 def is_transposed(statement: object, vector: Axis, lead: Axis) -> TypeGuard[Load]:
-    """Whether a statement is a load that is contiguous along the lead axis and strides along the
-    vector axis.
-    """
+    """Whether a load is contiguous along the lead axis and strides along the vector axis."""
     if not isinstance(statement, Load) or stride_along(statement.index, lead) is not sympy.S.One:
         return False
     return stride_along(statement.index, vector) not in (None, sympy.S.Zero, sympy.S.One)

@@ -68,13 +68,13 @@ _SIMD = """\
 
 
 def _unary_functions() -> dict[str, str]:
-    found = {"SIMD": _SIMD}
+    result = {"SIMD": _SIMD}
     for names, attribute in ((MVEC_22, "SIMD_22"), (MVEC_35, "SIMD_35"), (SCALAR_ONLY, "")):
         for name in names:
             space = attribute + " " if attribute else ""
-            found[f"{name}f"] = f'extern "C" {space}__attribute__((const)) float {name}f(float);\n'
-            found[name] = f'extern "C" {space}__attribute__((const)) double {name}(double);\n'
-    return found
+            result[f"{name}f"] = f'extern "C" {space}__attribute__((const)) float {name}f(float);\n'
+            result[name] = f'extern "C" {space}__attribute__((const)) double {name}(double);\n'
+    return result
 
 
 FUNCTIONS: dict[str, str] = {
@@ -355,9 +355,7 @@ INLINE uint16_t to_float16(float x) {
 
 
 def _transpose_16() -> str:
-    """A 16 x 16 transpose in vector registers: at distance d, rows i and i + d exchange the lanes
-    where bit d differs.
-    """
+    """A 16 x 16 transpose in registers: rows i and i + d exchange the lanes where bit d differs."""
     stages = []
     for d in (1, 2, 4, 8):
         low = ", ".join(str(lane if not lane & d else 16 + lane - d) for lane in range(16))
@@ -451,9 +449,7 @@ def _entries_in(text: str) -> frozenset[str]:
 
 
 def prelude(kernels: Iterable[str], parallel: bool) -> str:
-    """The prelude of a source with these kernel texts: declarations that they and the helpers
-    themselves mention.
-    """
+    """The prelude for these kernel texts: the declarations that they and helpers mention."""
     pending = [entry for text in kernels for entry in _entries_in(text)]
     needed: set[str] = set()
     while pending:

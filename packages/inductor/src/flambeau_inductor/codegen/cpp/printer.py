@@ -6,14 +6,18 @@ v2 = sub v0 v1   ->   const float v2 = v0 - v1;
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import literal, storage_type, value_type
 from flambeau_inductor.indexing.expressions import free_names, integer_text
+from flambeau_inductor.scalar_ops import install
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import sympy
 
     from flambeau_inductor.ir import Integer, Number, Statement
@@ -79,9 +83,7 @@ class CppPrinter:
         self.lines.append(f"bad |= !{valid}{f' && {mask}' if mask else ''};")
 
     def make_safe(self, value: str, size: Integer) -> str:
-        """Replace an index by one that is safe to read at, valid only where the index is in bounds;
-        the condition's name.
-        """
+        """Replace an index by one that is always safe to read at; returns its condition's name."""
         self.checks += 1
         valid, safe = f"{value}_valid{self.checks}", f"{value}_safe{self.checks}"
         self.lines.append(
@@ -120,113 +122,12 @@ class CppPrinter:
             return f"{'float' if to == torch.float32 else 'double'}_of({x})"
         return f"({storage_type(to)}){x}"
 
-    # Unary
-
-    def neg(self, x: str, dtype: torch.dtype) -> str:
-        return f"-{x}" if dtype.is_floating_point else _wrapped(f"0 - {_unsigned(x, dtype)}", dtype)
-
-    def abs(self, x: str, dtype: torch.dtype) -> str:
-        if dtype.is_floating_point:
-            return f"__builtin_fabs{_suffix(dtype)}({x})"
-        return x if dtype == torch.uint8 else f"{x} < 0 ? {self.neg(x, dtype)} : {x}"
-
-    def sign(self, x: str, dtype: torch.dtype) -> str:
-        return f"sign_of({x})"
-
-    def floor(self, x: str, dtype: torch.dtype) -> str:
-        return _rounded("floor", x, dtype)
-
-    def ceil(self, x: str, dtype: torch.dtype) -> str:
-        return _rounded("ceil", x, dtype)
-
-    def round(self, x: str, dtype: torch.dtype) -> str:
-        return _rounded("rint", x, dtype)
-
-    def trunc(self, x: str, dtype: torch.dtype) -> str:
-        return _rounded("trunc", x, dtype)
-
     def float_of_bits(self, x: str, dtype: torch.dtype) -> str:
         return f"__builtin_bit_cast(double, (int64_t)({x}))"
-
-    def bitwise_not(self, x: str, dtype: torch.dtype) -> str:
-        return f"!{x}" if dtype == torch.bool else f"({value_type(dtype)})~{x}"
-
-    def reciprocal(self, x: str, dtype: torch.dtype) -> str:
-        return f"{literal(1, dtype)} / {x}"
-
-    def sqrt(self, x: str, dtype: torch.dtype) -> str:
-        return f"__builtin_sqrt{_suffix(dtype)}({x})"
-
-    def rsqrt(self, x: str, dtype: torch.dtype) -> str:
-        return f"{literal(1, dtype)} / {self.sqrt(x, dtype)}"
-
-    def isnan(self, x: str, dtype: torch.dtype) -> str:
-        return f"{x} != {x}"
-
-    def isinf(self, x: str, dtype: torch.dtype) -> str:
-        return f"{self.abs(x, dtype)} == __builtin_inf{_suffix(dtype)}()"
-
-    def signbit(self, x: str, dtype: torch.dtype) -> str:
-        return f"signbit_of({x})" if dtype.is_floating_point else f"{x} < 0"
-
-    # Binary
-
-    def add(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return _arithmetic("+", a, b, dtype)
-
-    def sub(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return _arithmetic("-", a, b, dtype)
-
-    def mul(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return _arithmetic("*", a, b, dtype)
-
-    def div(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"{a} / {b}"
-
-    def floor_divide(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"{_kind(dtype)}_floor_divide({a}, {b})"
-
-    def trunc_divide(self, a: str, b: str, dtype: torch.dtype) -> str:
-        if dtype.is_floating_point:
-            return f"__builtin_trunc{_suffix(dtype)}({a} / {b})"
-        return f"int_divide({a}, {b})"
-
-    def fmod(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return (
-            f"fmod{_suffix(dtype)}({a}, {b})" if dtype.is_floating_point else f"int_fmod({a}, {b})"
-        )
-
-    def remainder(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"{_kind(dtype)}_remainder({a}, {b})"
-
-    def pow(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"pow{_suffix(dtype)}({a}, {b})" if dtype.is_floating_point else f"int_pow({a}, {b})"
-
-    def atan2(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"atan2{_suffix(dtype)}({a}, {b})"
-
-    def maximum(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"maximum({a}, {b})"
-
-    def minimum(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"minimum({a}, {b})"
-
-    def copysign(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"__builtin_copysign{_suffix(dtype)}({a}, {b})"
-
-    def shift_left(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"shift_left({a}, {b})"
-
-    def shift_right(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"shift_right({a}, {b})"
 
 
 def _suffix(dtype: torch.dtype) -> str:
     return "f" if dtype == torch.float32 else ""
-
-
-def _kind(dtype: torch.dtype) -> str:
-    return "float" if dtype.is_floating_point else "int"
 
 
 def _unsigned(x: str, dtype: torch.dtype) -> str:
@@ -237,43 +138,96 @@ def _wrapped(expression: str, dtype: torch.dtype) -> str:
     return f"({value_type(dtype)})({expression})"
 
 
+def _neg(x: str, dtype: torch.dtype) -> str:
+    return f"-{x}" if dtype.is_floating_point else _wrapped(f"0 - {_unsigned(x, dtype)}", dtype)
+
+
+def _abs(x: str, dtype: torch.dtype) -> str:
+    if dtype.is_floating_point:
+        return _builtin("fabs", x, dtype)
+    return x if dtype == torch.uint8 else f"{x} < 0 ? {_neg(x, dtype)} : {x}"
+
+
 def _arithmetic(sign: str, a: str, b: str, dtype: torch.dtype) -> str:
     if dtype.is_floating_point:
         return f"{a} {sign} {b}"
     return _wrapped(f"{_unsigned(a, dtype)} {sign} {_unsigned(b, dtype)}", dtype)
 
 
+def _bitwise(sign: str, a: str, b: str, dtype: torch.dtype) -> str:
+    return _wrapped(f"{a} {sign} {b}", dtype)  # `&` and its like promote to int
+
+
+def _comparison(sign: str, a: str, b: str, dtype: torch.dtype) -> str:
+    return f"{a} {sign} {b}"
+
+
+def _builtin(name: str, x: str, dtype: torch.dtype) -> str:
+    return f"__builtin_{name}{_suffix(dtype)}({x})"
+
+
 def _rounded(name: str, x: str, dtype: torch.dtype) -> str:
-    return f"__builtin_{name}{_suffix(dtype)}({x})" if dtype.is_floating_point else x
+    return _builtin(name, x, dtype) if dtype.is_floating_point else x
 
 
-def _libm(name: str) -> Any:
-    def method(self: CppPrinter, x: str, dtype: torch.dtype) -> str:
-        return f"{name}_of({x})" if name in OWN_FUNCTIONS else f"{name}{_suffix(dtype)}({x})"
-
-    method.__name__ = name
-    return method
+def _libm(name: str, *args: Any) -> str:
+    *operands, dtype = args
+    return f"{name}{_suffix(dtype)}({', '.join(operands)})"
 
 
-def _infix(name: str, sign: str) -> Any:
-    def method(self: CppPrinter, a: str, b: str, dtype: torch.dtype) -> str:
-        expression = f"{a} {sign} {b}"
-        # `&` and its like promote to int; a comparison is bool already.
-        return f"({value_type(dtype)})({expression})" if sign in "&|^" else expression
-
-    method.__name__ = name
-    return method
+def _prelude(name: str, *args: Any) -> str:
+    return f"{name}({', '.join(args[:-1])})"
 
 
-# Operators that are one function of libm, or one sign of C++.
-for _name in (
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
-    "atan",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma",
-):  # fmt: skip
-    setattr(CppPrinter, _name, _libm(_name))
-for _name, _sign in {
-    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
-}.items():  # fmt: skip
-    setattr(CppPrinter, _name, _infix(_name, _sign))
+def _by_kind(of_floats: Callable[..., str], of_ints: Callable[..., str]) -> Callable[..., str]:
+    return lambda *args: (of_floats if args[-1].is_floating_point else of_ints)(*args)
+
+
+def _truncated_quotient(a: str, b: str, dtype: torch.dtype) -> str:
+    return _builtin("trunc", f"{a} / {b}", dtype)
+
+
+_LIBM = (
+    "exp2", "expm1", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2",
+)  # fmt: skip
+
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+install(CppPrinter, {
+    **{name: partial(_libm, name) for name in _LIBM},
+    **{name: partial(_prelude, f"{name}_of") for name in (*OWN_FUNCTIONS, "sign")},
+    **{name: partial(_comparison, sign) for name, sign in _COMPARISONS.items()},
+    "neg": _neg,
+    "abs": _abs,
+    "floor": partial(_rounded, "floor"),
+    "ceil": partial(_rounded, "ceil"),
+    "round": partial(_rounded, "rint"),
+    "trunc": partial(_rounded, "trunc"),
+    "sqrt": partial(_builtin, "sqrt"),
+    "rsqrt": lambda x, dtype: f"{literal(1, dtype)} / {_builtin('sqrt', x, dtype)}",
+    "reciprocal": lambda x, dtype: f"{literal(1, dtype)} / {x}",
+    "isnan": lambda x, dtype: f"{x} != {x}",
+    "isinf": lambda x, dtype: f"{_abs(x, dtype)} == __builtin_inf{_suffix(dtype)}()",
+    "signbit": _by_kind(partial(_prelude, "signbit_of"), lambda x, dtype: f"{x} < 0"),
+    "bitwise_not": lambda x, t: f"!{x}" if t == torch.bool else f"({value_type(t)})~{x}",
+    "bitwise_and": partial(_bitwise, "&"),
+    "bitwise_or": partial(_bitwise, "|"),
+    "bitwise_xor": partial(_bitwise, "^"),
+    "shift_left": partial(_prelude, "shift_left"),
+    "shift_right": partial(_prelude, "shift_right"),
+    "add": partial(_arithmetic, "+"),
+    "sub": partial(_arithmetic, "-"),
+    "mul": partial(_arithmetic, "*"),
+    "div": lambda a, b, dtype: f"{a} / {b}",
+    "floor_divide": _by_kind(
+        partial(_prelude, "float_floor_divide"), partial(_prelude, "int_floor_divide")
+    ),
+    "trunc_divide": _by_kind(_truncated_quotient, partial(_prelude, "int_divide")),
+    "fmod": _by_kind(partial(_libm, "fmod"), partial(_prelude, "int_fmod")),
+    "remainder": _by_kind(partial(_prelude, "float_remainder"), partial(_prelude, "int_remainder")),
+    "pow": _by_kind(partial(_libm, "pow"), partial(_prelude, "int_pow")),
+    "maximum": partial(_prelude, "maximum"),
+    "minimum": partial(_prelude, "minimum"),
+    "copysign": lambda a, b, dtype: f"__builtin_copysign{_suffix(dtype)}({a}, {b})",
+})  # fmt: skip

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Reduce
 
 LANES = 32
-"""Lanes of long rows: the vector registers of two to eight additions in flight,
-at every ISA level.
-"""
+"""Lanes of long rows: the registers of two to eight additions in flight, at every ISA level."""
 
 PART_LENGTH = 1024
 """A float part sums at most so many elements, LANES of them side by side."""
@@ -62,9 +60,7 @@ class Accumulator:
 
 
 def places(letter: str, name: str, index: str = "") -> dict[str, str]:
-    """What the placeholders of a part (`q`) or a whole (`s`) stand for: variables called `name`, or
-    elements of arrays called so.
-    """
+    """The variables or array elements `name` for the placeholders of a part `q` or a whole `s`."""
     return {f"{letter}{suffix}": f"{name}{suffix}{index}" for suffix in ("", "_nan", "_at", "_low")}
 
 
@@ -146,9 +142,7 @@ def _position(kind: str, dtype: torch.dtype) -> Accumulator:
 
 
 def column_take(accumulator: Accumulator, reduce: Reduce, dtype: torch.dtype) -> tuple[str, ...]:
-    """How a column accumulates a value: without branches, on the arrays `{q}` indexed by the
-    column. NaN is an extreme itself there.
-    """
+    """How a column accumulates a value, branch-free, on arrays `{q}`. NaN is an extreme."""
     if reduce.kind in ("max", "min") and dtype.is_floating_point:
         sign = ">" if reduce.kind == "max" else "<"
         return (f"{{q}} = {{v}} {sign} {{q}} || {{v}} != {{v}} ? {{v}} : {{q}};",)

@@ -16,20 +16,18 @@ from flambeau_inductor.scalar_ops import Replay
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from flambeau_inductor.ir import Kernel, Statement
+    from flambeau_inductor.ir import LoopKernel, Statement
 
 
-def is_checked(kernel: Kernel) -> bool:
+def is_checked(kernel: LoopKernel) -> bool:
     """Whether the kernel returns a status: nonzero if an index was out of bounds."""
     return any(isinstance(statement, CheckIndex) for statement in kernel.body)
 
 
 class LoopWriter:
-    """Writes the loops and statements of a kernel. `staged` holds the C++ of loads that a tile
-    holds.
-    """
+    """Writes the loops and statements of a kernel. `staged`: the C++ of loads from a tile."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: LoopKernel) -> None:
         self.kernel = kernel
         self.printer = CppPrinter()
         self.replay = Replay(self.printer)
@@ -74,9 +72,7 @@ class LoopWriter:
         return " * ".join(self.size(axis) for axis in axes)
 
     def statements(self, statements: Iterable[Statement]) -> None:
-        """Replay statements here. An index that some CheckIndex elsewhere guards is made safe in
-        every scope that loads by it.
-        """
+        """Replay statements here; an index with a CheckIndex is made safe in each scope."""
         for statement in statements:
             index = index_of(statement)
             for name in sorted(free_names(index)) if index is not None else ():

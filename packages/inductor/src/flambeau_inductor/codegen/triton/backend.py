@@ -1,6 +1,4 @@
-"""The code generator for GPUs: one Triton source for each distinct kernel, one launch for each
-scheduled one.
-"""
+"""The code generator for GPUs: one Triton source a distinct kernel, one launch a use."""
 
 from __future__ import annotations
 
@@ -9,13 +7,12 @@ from typing import TYPE_CHECKING
 from flambeau_inductor.codegen.base import Emitted, unique_kernels
 from flambeau_inductor.codegen.triton.kernel import needs_debug, signature, write_kernel
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, grid
-from flambeau_runtime.program import Kernel as ProgramKernel
-from flambeau_runtime.program import Launch, Source
+from flambeau_runtime.program import Kernel, Launch, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_inductor.ir import Kernel, ScheduledKernel
+    from flambeau_inductor.ir import LoopKernel, ScheduledKernel
     from flambeau_inductor.options import InductorOptions
 
 
@@ -23,13 +20,13 @@ class TritonBackend:
     """`codegen.base.KernelBackend` for CUDA devices."""
 
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
-        """A source and a kernel for each distinct Kernel; grids from each launch's sizes."""
+        """A source and a kernel for each distinct LoopKernel; grids from each launch's sizes."""
         names = unique_kernels(scheduled)
         tilings = {kernel: choose_tiling(kernel) for kernel in names}
         sources, kernels = [], []
         for number, (kernel, name) in enumerate(names.items()):
             sources.append(Source("triton", write_kernel(kernel, name, tilings[kernel])))
-            kernels.append(ProgramKernel(name, number, meta(kernel, tilings[kernel])))
+            kernels.append(Kernel(name, number, meta(kernel, tilings[kernel])))
         launches = [
             Launch(names[s.kernel], s.buffers, s.ints, _grid(s, tilings[s.kernel]))
             for s in scheduled
@@ -37,8 +34,8 @@ class TritonBackend:
         return Emitted(tuple(sources), tuple(kernels), tuple(launches))
 
 
-def meta(kernel: Kernel, tiling: Tiling) -> dict[str, object]:
-    """What the build needs to know of a kernel (`flambeau_runtime.program.Kernel`)."""
+def meta(kernel: LoopKernel, tiling: Tiling) -> dict[str, object]:
+    """What the build needs to know of a kernel (`flambeau_runtime.program.LoopKernel`)."""
     constants = {"XBLOCK": tiling.xblock}
     if tiling.rblock:
         constants["RBLOCK"] = tiling.rblock

@@ -22,6 +22,7 @@ from flambeau_inductor.codegen.triton.ops import (
     POINTER_TYPES,
     TRITON_TYPES,
     TritonOps,
+    extremum,
     number,
 )
 from flambeau_inductor.codegen.triton.tiling import lane_axes, row_axes
@@ -36,25 +37,25 @@ if TYPE_CHECKING:
     import sympy
 
     from flambeau_inductor.codegen.triton.tiling import Tiling
-    from flambeau_inductor.ir import Axis, Body, Integer, Kernel, Reduce
+    from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Reduce
 
 HEADER = (
     "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
 )
 
 
-def write_kernel(kernel: Kernel, name: str, tiling: Tiling) -> str:
+def write_kernel(kernel: LoopKernel, name: str, tiling: Tiling) -> str:
     """The source text of a kernel: imports, the helpers it needs, the function."""
     return _Writer(kernel, name, tiling).source()
 
 
-def signature(kernel: Kernel) -> dict[str, str]:
+def signature(kernel: LoopKernel) -> dict[str, str]:
     """Triton's type of each run-time argument, in order."""
     pointers = {param.name: POINTER_TYPES[param.dtype] for param in kernel.params}
     return pointers | {size.name: "i64" for size in kernel.sizes}
 
 
-def needs_debug(kernel: Kernel) -> bool:
+def needs_debug(kernel: LoopKernel) -> bool:
     """Whether the kernel checks indices: Triton compiles its assertions only when asked to."""
     return any(isinstance(statement, CheckIndex) for statement in kernel.body)
 
@@ -62,7 +63,7 @@ def needs_debug(kernel: Kernel) -> bool:
 class _Writer:
     """Writes one function; `TritonOps` calls back for masks, pointers, stores and reductions."""
 
-    def __init__(self, kernel: Kernel, name: str, tiling: Tiling) -> None:
+    def __init__(self, kernel: LoopKernel, name: str, tiling: Tiling) -> None:
         self.kernel = kernel
         self.name = name
         self.tiling = tiling
@@ -174,7 +175,7 @@ class _Writer:
             return f"{running} * {tile}"
         if kind in ("any", "all") or dtype is torch.bool:
             return f"{running} {'|' if kind in ('any', 'max') else '&'} {tile}"
-        return TritonOps(self).extremum(f"{kind}imum", running, tile, dtype)
+        return extremum(f"{kind}imum", running, tile, dtype)
 
     # The function
 
@@ -245,9 +246,7 @@ class _Writer:
                 self.loop(replay, phase.inner, phase.reduces)
 
     def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce]) -> None:
-        """`for` over the row in steps of RBLOCK, a running tile for each Reduce, reduced behind the
-        loop.
-        """
+        """`for` over the row in steps of RBLOCK; each Reduce has a running tile, reduced after."""
         for reduce in reduces:
             dtype = replay.dtypes.get(reduce.value) or self.dtype_of_value(reduce.value)
             kind = TRITON_TYPES[dtype]
@@ -280,13 +279,13 @@ class _Writer:
         tile = f"tl.broadcast_to({reduce.value}, [XBLOCK, RBLOCK])"
         if reduce.kind in ("argmax", "argmin"):
             rule = self.helper("first_largest" if reduce.kind == "argmax" else "first_smallest")
-            at = f"{reduce.name}_at"
+            place = f"{reduce.name}_at"
             self.line(
-                f"{running}_new, {at}_new = {rule}({running}, {at}, {tile}, "
+                f"{running}_new, {place}_new = {rule}({running}, {place}, {tile}, "
                 f"tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))"
             )
             self.line(f"{running} = {self.inside(f'{running}_new', running)}")
-            self.line(f"{at} = {self.inside(f'{at}_new', at)}")
+            self.line(f"{place} = {self.inside(f'{place}_new', place)}")
         else:
             self.line(
                 f"{running} = "
@@ -302,9 +301,7 @@ class _Writer:
         return next(s.dtype for s in self.kernel.body if getattr(s, "name", None) == name)  # type: ignore[union-attr]
 
     def needs_64_bits(self) -> bool:
-        """Whether an index could pass 2**31: sizes are symbolic, or the largest static index is
-        that large.
-        """
+        """Whether an index may pass 2**31: sizes are symbolic, or a static index is that large."""
         if self.kernel.sizes:
             return True
         extents = {axis.symbol: axis.size - 1 for axis in (*self.kernel.outer, *self.kernel.inner)}
@@ -329,9 +326,7 @@ def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:
 
 
 def _divides(block: int, extent: Integer) -> bool:
-    """Whether tiles are known to lie inside an extent: an empty one needs masks, though a tile
-    divides it.
-    """
+    """Whether tiles are known to lie inside an extent; an empty one needs masks."""
     return isinstance(extent, int) and extent > 0 and extent % block == 0
 
 

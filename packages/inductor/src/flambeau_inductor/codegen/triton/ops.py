@@ -8,11 +8,13 @@ kernel: all [XBLOCK]); Triton broadcasts. float16 and bfloat16 are only moved, s
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_inductor.indexing.expressions import integer_text
+from flambeau_inductor.scalar_ops import install
 
 if TYPE_CHECKING:
     import sympy
@@ -30,9 +32,7 @@ POINTER_TYPES = {
     torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8",
     torch.uint8: "*u8", torch.bool: "*u8",
 }  # fmt: skip
-"""Types in a Triton signature. A bool tensor is bytes: loads compare with zero, stores write 0 or
-1.
-"""
+"""Types in a Triton signature. A bool tensor is bytes: loads compare with 0, stores write 0, 1."""
 
 HELPERS = {
     "maximum_nan": """
@@ -74,9 +74,7 @@ def integer_power(a, b):
     return tl.where(b < 0, of_units.to(a.dtype), result)
 """,
 }
-"""Functions that a kernel's source gets when it uses them. `first_largest` is argmax's rule: NaN
-wins, then the lower index.
-"""
+"""Helpers of a kernel's source. `first_largest` is argmax's: NaN wins, then the lower index."""
 
 
 class TritonOps:
@@ -154,94 +152,12 @@ class TritonOps:
     def float_of_bits(self, x: str, dtype: torch.dtype) -> str:
         return f"{x}.to(tl.float64, bitcast=True)"
 
-    # Unary
-
-    def neg(self, x: str, dtype: torch.dtype) -> str:
-        return f"-{x}"
-
-    def abs(self, x: str, dtype: torch.dtype) -> str:
-        return f"tl.abs({x})"
-
-    def sign(self, x: str, dtype: torch.dtype) -> str:
-        kind = TRITON_TYPES[dtype]
-        # A NaN compares false both times: its sign is 0, as in eager.
-        return f"(({x} > 0).to({kind}) - ({x} < 0).to({kind}))"
-
-    def round(self, x: str, dtype: torch.dtype) -> str:
-        return f"libdevice.nearbyint({x})"
-
-    def bitwise_not(self, x: str, dtype: torch.dtype) -> str:
-        return f"{x} == 0" if dtype is torch.bool else f"~{x}"
-
-    def reciprocal(self, x: str, dtype: torch.dtype) -> str:
-        return self.div(f"tl.full({x}.shape, 1.0, {TRITON_TYPES[dtype]})", x, dtype)
-
-    def sqrt(self, x: str, dtype: torch.dtype) -> str:
-        return f"tl.sqrt_rn({x})" if dtype is torch.float32 else f"libdevice.sqrt({x})"
-
-    def isnan(self, x: str, dtype: torch.dtype) -> str:
-        return f"({x} != {x})"
-
-    def isinf(self, x: str, dtype: torch.dtype) -> str:
-        return f'(tl.abs({x}) == float("inf"))'
-
-    def signbit(self, x: str, dtype: torch.dtype) -> str:
-        if not dtype.is_floating_point:
-            return f"({x} < 0)"
-        return f"({x}.to(tl.int{dtype.itemsize * 8}, bitcast=True) < 0)"
-
-    # Binary
-
-    def div(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"tl.div_rn({a}, {b})" if dtype is torch.float32 else f"({a} / {b})"
-
-    def floor_divide(self, a: str, b: str, dtype: torch.dtype) -> str:
-        if dtype.is_floating_point:
-            # As eager: from the exact remainder, so that 1 // 0.1 is 9.
-            remainder = f"libdevice.fmod({a}, {b})"
-            quotient = self.div(f"({a} - {remainder})", b, dtype)
-            lower = f"(({remainder} != 0) & (({b} < 0) != ({remainder} < 0)))"
-            kind = TRITON_TYPES[dtype]
-            exact = f"libdevice.nearbyint({quotient} - {lower}.to({kind}))"
-            return f"tl.where({b} == 0, {a} / {b}, {exact})"
-        inexact = f"({a} % {b} != 0) & (({a} < 0) != ({b} < 0))"
-        return f"({a} // {b} - ({inexact}).to({TRITON_TYPES[dtype]}))"
-
-    def trunc_divide(self, a: str, b: str, dtype: torch.dtype) -> str:
-        if dtype.is_floating_point:
-            return f"libdevice.trunc({self.div(a, b, dtype)})"
-        return f"({a} // {b})"
-
-    def fmod(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"libdevice.fmod({a}, {b})" if dtype.is_floating_point else f"({a} % {b})"
-
-    def remainder(self, a: str, b: str, dtype: torch.dtype) -> str:
-        remainder = self.fmod(a, b, dtype)
-        differ = f"({remainder} != 0) & (({remainder} < 0) != ({b} < 0))"
-        return f"({remainder} + tl.where({differ}, {b}, 0))"
+    # Operators that ask the writer
 
     def pow(self, a: str, b: str, dtype: torch.dtype) -> str:
         if dtype.is_floating_point:
             return f"libdevice.pow({a}, {b})"
         return self.writer.helper("integer_power") + f"({a}, {b})"
-
-    def atan2(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"libdevice.atan2({a}, {b})"
-
-    def copysign(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"libdevice.copysign({a}, {b})"
-
-    def maximum(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return self.extremum("maximum", a, b, dtype)
-
-    def minimum(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return self.extremum("minimum", a, b, dtype)
-
-    def extremum(self, name: str, a: str, b: str, dtype: torch.dtype) -> str:
-        if dtype is torch.bool:
-            return f"({a} {'|' if name == 'maximum' else '&'} {b})"
-        nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype.is_floating_point else ""
-        return f"tl.{name}({a}, {b}{nan})"
 
 
 def number(value: Number, dtype: torch.dtype) -> str:
@@ -254,37 +170,103 @@ def number(value: Number, dtype: torch.dtype) -> str:
     return repr(value) if math.isfinite(value) else f'float("{value}")'
 
 
-def _install_regular() -> None:
-    """The operators that print as a call or an infix sign, from two tables."""
-    calls = {
-        **{
-            name: f"tl.{name}"
-            for name in ("floor", "ceil", "exp", "exp2", "log", "log2", "sin", "cos", "erf")
-        },
-        **{
-            name: f"libdevice.{name}"
-            for name in (
-                "trunc", "rsqrt", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh",
-                "cosh", "tanh", "asinh", "acosh", "atanh", "erfc", "lgamma",
-            )
-        },
-    }  # fmt: skip
-    infix = {
-        "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
-        "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
-        "shift_left": "<<", "shift_right": ">>",
-    }  # fmt: skip
-
-    def unary(function: str) -> Any:
-        return lambda self, x, dtype: f"{function}({x})"
-
-    def binary(sign: str) -> Any:
-        return lambda self, a, b, dtype: f"({a} {sign} {b})"
-
-    for name, function in calls.items():
-        setattr(TritonOps, name, unary(function))
-    for name, sign in infix.items():
-        setattr(TritonOps, name, binary(sign))
+# Operators that are expressions of their operands
 
 
-_install_regular()
+def _sign(x: str, dtype: torch.dtype) -> str:
+    kind = TRITON_TYPES[dtype]
+    # A NaN compares false both times: its sign is 0, as in eager.
+    return f"(({x} > 0).to({kind}) - ({x} < 0).to({kind}))"
+
+
+def _signbit(x: str, dtype: torch.dtype) -> str:
+    if not dtype.is_floating_point:
+        return f"({x} < 0)"
+    return f"({x}.to(tl.int{dtype.itemsize * 8}, bitcast=True) < 0)"
+
+
+def _div(a: str, b: str, dtype: torch.dtype) -> str:
+    return f"tl.div_rn({a}, {b})" if dtype is torch.float32 else f"({a} / {b})"
+
+
+def _floor_divide(a: str, b: str, dtype: torch.dtype) -> str:
+    if dtype.is_floating_point:
+        # As eager: from the exact remainder, so that 1 // 0.1 is 9.
+        remainder = f"libdevice.fmod({a}, {b})"
+        quotient = _div(f"({a} - {remainder})", b, dtype)
+        lower = f"(({remainder} != 0) & (({b} < 0) != ({remainder} < 0)))"
+        kind = TRITON_TYPES[dtype]
+        exact = f"libdevice.nearbyint({quotient} - {lower}.to({kind}))"
+        return f"tl.where({b} == 0, {a} / {b}, {exact})"
+    inexact = f"({a} % {b} != 0) & (({a} < 0) != ({b} < 0))"
+    return f"({a} // {b} - ({inexact}).to({TRITON_TYPES[dtype]}))"
+
+
+def _trunc_divide(a: str, b: str, dtype: torch.dtype) -> str:
+    if dtype.is_floating_point:
+        return f"libdevice.trunc({_div(a, b, dtype)})"
+    return f"({a} // {b})"
+
+
+def _fmod(a: str, b: str, dtype: torch.dtype) -> str:
+    return f"libdevice.fmod({a}, {b})" if dtype.is_floating_point else f"({a} % {b})"
+
+
+def _remainder(a: str, b: str, dtype: torch.dtype) -> str:
+    remainder = _fmod(a, b, dtype)
+    differ = f"({remainder} != 0) & (({remainder} < 0) != ({b} < 0))"
+    return f"({remainder} + tl.where({differ}, {b}, 0))"
+
+
+def extremum(name: str, a: str, b: str, dtype: torch.dtype) -> str:
+    """The `name` "maximum" or "minimum" of two tiles; NaN if either is NaN."""
+    if dtype is torch.bool:
+        return f"({a} {'|' if name == 'maximum' else '&'} {b})"
+    nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype.is_floating_point else ""
+    return f"tl.{name}({a}, {b}{nan})"
+
+
+def _call(function: str, *args: Any) -> str:
+    return f"{function}({', '.join(args[:-1])})"
+
+
+def _infix(sign: str, a: str, b: str, dtype: torch.dtype) -> str:
+    return f"({a} {sign} {b})"
+
+
+_IN_TRITON = ("floor", "ceil", "exp", "exp2", "log", "log2", "sin", "cos", "erf", "abs")
+_IN_LIBDEVICE = (
+    "trunc", "rsqrt", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh",
+    "tanh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2", "copysign",
+)  # fmt: skip
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
+    "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "shift_left": "<<",
+    "shift_right": ">>",
+}  # fmt: skip
+
+install(TritonOps, {
+    **{name: partial(_call, f"tl.{name}") for name in _IN_TRITON},
+    **{name: partial(_call, f"libdevice.{name}") for name in _IN_LIBDEVICE},
+    **{name: partial(_infix, sign) for name, sign in _INFIX.items()},
+    "neg": lambda x, dtype: f"-{x}",
+    "sign": _sign,
+    "round": partial(_call, "libdevice.nearbyint"),
+    "bitwise_not": lambda x, dtype: f"{x} == 0" if dtype is torch.bool else f"~{x}",
+    "reciprocal": lambda x, dtype: _div(
+        f"tl.full({x}.shape, 1.0, {TRITON_TYPES[dtype]})", x, dtype
+    ),
+    "sqrt": lambda x, dtype: _call(
+        "tl.sqrt_rn" if dtype is torch.float32 else "libdevice.sqrt", x, dtype
+    ),
+    "isnan": lambda x, dtype: f"({x} != {x})",
+    "isinf": lambda x, dtype: f'(tl.abs({x}) == float("inf"))',
+    "signbit": _signbit,
+    "div": _div,
+    "floor_divide": _floor_divide,
+    "trunc_divide": _trunc_divide,
+    "fmod": _fmod,
+    "remainder": _remainder,
+    "maximum": partial(extremum, "maximum"),
+    "minimum": partial(extremum, "minimum"),
+})  # fmt: skip

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from flambeau_inductor.ir import Axis, Kernel
+    from flambeau_inductor.ir import Axis, LoopKernel
 
 PERSISTENT_COLUMN = 64
-"""The same where a row's elements lie apart in memory: then many rows side by side must share a
-tile.
-"""
+"""The same for rows whose elements lie apart in memory: many rows then share a tile."""
 
 COLUMN_TILE = (64, 32)
 """Rows and lanes of a tile over such rows: 64 neighbours in memory a step."""
@@ -50,17 +48,17 @@ class Tiling:
     lane: str | None = None
 
 
-def row_axes(kernel: Kernel, tiling: Tiling) -> tuple[Axis, ...]:
+def row_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
     """The axes that a tile's first dimension runs over, flattened."""
     return tuple(axis for axis in kernel.outer if axis.symbol.name != tiling.lane)
 
 
-def lane_axes(kernel: Kernel, tiling: Tiling) -> tuple[Axis, ...]:
+def lane_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
     """The axes that a tile's second dimension runs over, flattened."""
     return kernel.inner or tuple(axis for axis in kernel.outer if axis.symbol.name == tiling.lane)
 
 
-def choose_tiling(kernel: Kernel) -> Tiling:
+def choose_tiling(kernel: LoopKernel) -> Tiling:
     """Tile sizes from the kernel's sizes, or from their hints where they are symbolic."""
     hints = _Hints(zip([symbol.name for symbol in kernel.sizes], kernel.hints, strict=False))
     points = _extent(kernel.outer, hints)
@@ -82,7 +80,9 @@ def choose_tiling(kernel: Kernel) -> Tiling:
     return Tiling(1, rblock, warps=_warps(rblock))
 
 
-def grid(kernel: Kernel, tiling: Tiling, dims: Mapping[str, int | str]) -> tuple[int | str, ...]:
+def grid(
+    kernel: LoopKernel, tiling: Tiling, dims: Mapping[str, int | str]
+) -> tuple[int | str, ...]:
     """The number of programs, given the Dims that a launch passes for the kernel's sizes."""
     programs = (_blocks(row_axes(kernel, tiling), tiling.xblock, dims),)
     if tiling.lane is None:
@@ -99,7 +99,7 @@ def _blocks(axes: Sequence[Axis], block: int, dims: Mapping[str, int | str]) -> 
     return f"({points} + {block - 1}) // {block}"
 
 
-def _pointwise(kernel: Kernel, points: int, hints: _Hints) -> Tiling:
+def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     lane = _crosswise_axis(kernel, hints)
     if lane is not None:
         xblock, rblock = CROSSWISE_TILE
@@ -108,10 +108,8 @@ def _pointwise(kernel: Kernel, points: int, hints: _Hints) -> Tiling:
     return Tiling(xblock, warps=4 if xblock >= 512 else max(1, xblock // 128))
 
 
-def _crosswise_axis(kernel: Kernel, hints: _Hints) -> str | None:
-    """The axis along which some access walks memory while the innermost axis strides through it;
-    None if there is none.
-    """
+def _crosswise_axis(kernel: LoopKernel, hints: _Hints) -> str | None:
+    """The axis along which an access is contiguous that strides along the innermost, or None."""
     if len(kernel.outer) < 2 or _extent(kernel.outer[-1:], hints) < CROSSWISE_SIZE:
         return None
     fast = kernel.outer[-1].symbol
@@ -132,10 +130,8 @@ def _step(index: sympy.Expr, axis: sympy.Symbol) -> sympy.Expr | int:
     return index.coeff(axis)
 
 
-def _rows_are_contiguous(kernel: Kernel) -> bool:
-    """Whether neighbours along the innermost inner axis are neighbours in memory, for most of what
-    is read.
-    """
+def _rows_are_contiguous(kernel: LoopKernel) -> bool:
+    """Whether most reads are contiguous along the innermost inner axis."""
     symbol = kernel.inner[-1].symbol
     steps = [
         _step(index, symbol)
