@@ -86,21 +86,26 @@ class FakeTensor(torch.Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
+        """The device that the tensor stands for."""
         return self.spec.device
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
+        """Whether that device is a GPU."""
         return self.spec.device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:  # type: ignore[override]
+        """Whether that device is the CPU."""
         return self.spec.device.type == "cpu"
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
+        """Whether that device is `meta`."""
         return self.spec.device.type == "meta"
 
     def get_device(self) -> int:  # type: ignore[override]
+        """The index of that device, or -1."""
         index = self.spec.device.index
         return -1 if index is None else index
 

@@ -120,6 +120,7 @@ class Tracer(TorchDispatchMode):
 
     @classmethod
     def is_infra_mode(cls) -> bool:
+        """True: torch treats the mode as part of its own machinery."""
         return True
 
     def __enter__(self) -> Tracer:

@@ -33,6 +33,7 @@ class FloorDiv(sympy.Function):
 
     @classmethod
     def eval(cls, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
+        """`a // b` where it simplifies, else None."""
         if b is sympy.S.One or a is sympy.S.Zero:
             return a
         if a.is_Integer and b.is_Integer and b != 0:
@@ -56,6 +57,7 @@ class Mod(sympy.Function):
 
     @classmethod
     def eval(cls, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
+        """`a % b` where it simplifies, else None."""
         if b is sympy.S.One or a is sympy.S.Zero or a == b:
             return sympy.S.Zero
         if a.is_Integer and b.is_Integer and b != 0:

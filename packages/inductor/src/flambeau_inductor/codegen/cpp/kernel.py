@@ -100,9 +100,11 @@ class KernelWriter(LoopWriter):
 
     @property
     def result(self) -> str:
+        """The C type of the result: a status if indices are checked."""
         return "int64_t" if self.checked else "void"
 
     def part_head(self) -> None:
+        """The head of the function that does a share of the work, units `begin` to `end`."""
         if self.plan.kind == "whole":
             self.partial_struct()
             extra = f", int64_t thread, int64_t threads, {self.name}_partial *shared"
@@ -124,6 +126,7 @@ class KernelWriter(LoopWriter):
             self.line("int64_t bad = 0;")
 
     def size_declarations(self) -> None:
+        """The symbolic sizes as C constants."""
         for number, size in enumerate(self.kernel.sizes):
             self.line(f"const int64_t {size.name} = ints[{number}];")
 
@@ -335,6 +338,7 @@ class KernelWriter(LoopWriter):
             self.write_row_phase(phase, "begin", "end")
 
     def combine_threads(self, phase: Phase, accumulators: dict[str, Accumulator]) -> None:
+        """Join the threads' accumulators of a phase, in the order of the threads."""
         if not accumulators:
             return
         with self.block("if (threads > 1)"):
@@ -391,6 +395,7 @@ class KernelWriter(LoopWriter):
 
     @contextmanager
     def column_loop(self, *clauses: tuple[str, str] | None) -> Iterator[None]:
+        """The vector loop over a block of columns."""
         vector = self.plan.vector
         assert vector is not None
         self.simd(*clauses)
@@ -411,6 +416,7 @@ class KernelWriter(LoopWriter):
     def write_column_phase(
         self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]
     ) -> None:
+        """One phase of a reduction that goes through columns side by side."""
         self.column_rows(phase, later, moving, arrays)
         if not (phase.inner or phase.reduces):
             return
@@ -487,6 +493,7 @@ class KernelWriter(LoopWriter):
     def column_body(
         self, phase: Phase, accumulators: dict[str, Accumulator], moving: set[str], arrays: set[str]
     ) -> None:
+        """The statements of one step of a reduction, for each column of a block."""
         self.statements(s for s in phase.inner if not varies(s, moving))
         inside = [s for s in phase.inner if varies(s, moving)]
         with self.column_loop(
@@ -503,6 +510,7 @@ class KernelWriter(LoopWriter):
                     self.line(text.format(**whole, v=reduce.value, at=self.position()))
 
     def flush_columns(self, bounded: dict[str, Accumulator]) -> None:
+        """Join the parts of accumulators that hold a bounded number of elements."""
         with self.loop("c", "0", "count"):
             for name, accumulator in bounded.items():
                 both = places("s", f"{name}_all", "[c]") | places("q", f"{name}_part", "[c]")
@@ -513,6 +521,7 @@ class KernelWriter(LoopWriter):
     def finish_columns(
         self, phase: Phase, accumulators: dict[str, Accumulator], arrays: set[str]
     ) -> None:
+        """Store a phase's results in one array of columns each."""
         for reduce in phase.reduces:
             final = column_final(accumulators[reduce.name])
             final = final.format(**places("s", f"{reduce.name}_all", "[c]"))
