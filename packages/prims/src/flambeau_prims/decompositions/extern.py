@@ -34,6 +34,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "_scaled_dot_product_flash_attention_backward",
         "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_efficient_attention_backward",
+        "_efficient_attention_forward",
+        "_efficient_attention_backward",
         "_scaled_dot_product_cudnn_attention",
         "_scaled_dot_product_cudnn_attention_backward",
     ),
