@@ -4,7 +4,7 @@
 enum {
     R_CONSTANT, /* push the next word */
     R_SYMBOL,   /* push symbols[next word] */
-    R_ADD, R_SUB, R_MUL, R_FLOORDIV, R_MOD, R_NEG, R_MIN, R_MAX, R_POW,
+    R_ADD, R_SUB, R_MUL, R_FLOORDIV, R_MOD, R_NEG, R_MIN, R_MAX,
     R_EQ, R_NE, R_LT, R_LE, R_GT, R_GE, R_AND, R_OR, R_NOT,
     R_END,
 };
@@ -33,12 +33,6 @@ relate(int64_t code, int64_t a, int64_t b, int64_t *result)
         if (b == 0 || (a == INT64_MIN && b == -1)) return 0;
         *result = a - b * floor_divide(a, b);
         return 1;
-    case R_POW:
-        *result = 1;
-        for (; b > 0; b--) {
-            if (__builtin_mul_overflow(*result, a, result)) return 0;
-        }
-        return b == 0;
     case R_MIN: *result = a < b ? a : b; return 1;
     case R_MAX: *result = a > b ? a : b; return 1;
     case R_EQ: *result = a == b; return 1;
@@ -121,7 +115,7 @@ const char *
 relation_code_name(size_t code)
 {
     static const char *const relations[] = {"R_CONSTANT", "R_SYMBOL", "R_ADD", "R_SUB", "R_MUL", "R_FLOORDIV", "R_MOD", "R_NEG", "R_MIN", "R_MAX",
-                                      "R_POW", "R_EQ", "R_NE", "R_LT", "R_LE", "R_GT", "R_GE", "R_AND", "R_OR", "R_NOT"};
+                                      "R_EQ", "R_NE", "R_LT", "R_LE", "R_GT", "R_GE", "R_AND", "R_OR", "R_NOT"};
     _Static_assert(COUNT_OF(relations) == R_END, "one name a relation code");
     return code < COUNT_OF(relations) ? relations[code] : NULL;
 }

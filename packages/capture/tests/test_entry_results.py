@@ -22,11 +22,8 @@ from flambeau_capture.record import (
     MakeDict,
     MakeFunction,
     MakeList,
-    MakeMethod,
     MakeObject,
-    MakePartial,
     MakeSet,
-    MakeSlice,
     MakeTuple,
     ReplaceDict,
     ReplaceList,
@@ -116,6 +113,7 @@ def test_every_kind_of_value_is_rebuilt():
     inner = MakeList([Const(1), Const("a")])
 
     def everything(v):
+        partial = CallRecipe(functools.partial, (Const(max), Const(3)), {"key": Const(abs)})
         holder = MakeObject(Holder, state={"value": FromGraph(v[1]), "again": inner})
         return MakeDict(
             [
@@ -147,10 +145,10 @@ def test_every_kind_of_value_is_rebuilt():
                 (Const("frozen"), MakeSet([Const(1), MakeTuple((Const(2), Const(3)))], frozenset)),
                 (Const("object"), holder),
                 (Const("slots"), MakeObject(Slots, slots={"value": Const(9)})),
-                (Const("slice"), MakeSlice(Const(1), Const(None), Const(2))),
-                (Const("range"), MakeSlice(Const(1), Const(7), Const(2), range)),
-                (Const("method"), MakeMethod(Const(Holder.get), holder)),
-                (Const("partial"), MakePartial(Const(max), (Const(3),), {"key": Const(abs)})),
+                (Const("slice"), CallRecipe(slice, (Const(1), Const(None), Const(2)))),
+                (Const("range"), CallRecipe(range, (Const(1), Const(7), Const(2)))),
+                (Const("method"), CallRecipe(types.MethodType, (Const(Holder.get), holder))),
+                (Const("partial"), partial),
                 (Const("iterator"), CallRecipe(iter, (inner,))),
                 (Const("input"), FromSource(X)),
                 (Const("argument"), FromSource(Y)),

@@ -227,16 +227,6 @@ class MakeObject:
 
 
 @dataclass(eq=False, slots=True)
-class MakeSlice:
-    """A slice, or a range when `cls` is range."""
-
-    start: Recipe
-    stop: Recipe
-    step: Recipe
-    cls: type = slice
-
-
-@dataclass(eq=False, slots=True)
 class MakeCell:
     """A closure cell; `contents` None makes it empty."""
 
@@ -262,29 +252,10 @@ class MakeFunction:
 
 
 @dataclass(eq=False, slots=True)
-class MakeMethod:
-    """A bound method."""
-
-    function: Recipe
-    instance: Recipe
-
-
-@dataclass(eq=False, slots=True)
-class MakePartial:
-    """A functools.partial."""
-
-    function: Recipe
-    args: tuple[Recipe, ...]
-    kwargs: dict[str, Recipe]
-
-
-@dataclass(eq=False, slots=True)
 class CallRecipe:
-    """`function(*args, **kwargs)` at exit: iterators, views of dicts and other objects of C types
-    that are made by a call.
+    """`function(*args, **kwargs)` at exit: slices, methods, partials, iterators and the like.
 
-    The function is known to be free of side effects beyond its arguments; it is called once for
-    each recipe object.
+    The function has no side effects beyond its arguments; it is called once for each recipe.
     """
 
     function: Callable[..., Any]
@@ -302,11 +273,8 @@ Recipe: TypeAlias = (
     | MakeDict
     | MakeSet
     | MakeObject
-    | MakeSlice
     | MakeCell
     | MakeFunction
-    | MakeMethod
-    | MakePartial
     | CallRecipe
 )
 

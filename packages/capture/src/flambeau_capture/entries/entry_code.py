@@ -14,7 +14,6 @@ container that (indirectly) holds itself is made empty first and filled later.
 from __future__ import annotations
 
 import collections
-import functools
 import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +30,8 @@ from flambeau_capture.sources import Source, TensorSize, TensorStride
 
 _RECIPES = (
     record.FromSource, record.FromGraph, record.Const, record.SizeValue, record.MakeTuple,
-    record.MakeList, record.MakeDict, record.MakeSet, record.MakeObject, record.MakeSlice,
-    record.MakeCell, record.MakeFunction, record.MakeMethod, record.MakePartial, record.CallRecipe,
+    record.MakeList, record.MakeDict, record.MakeSet, record.MakeObject,
+    record.MakeCell, record.MakeFunction, record.CallRecipe,
 )  # fmt: skip
 _INLINE_CONSTANTS = (int, bool, str, bytes, type(None), type(Ellipsis))
 
@@ -306,9 +305,7 @@ class EntryCode:
 
     def output(self, value: record.GraphValue) -> str:
         """The variable of a graph output; an input that passes through is its parameter."""
-        return (
-            self._outputs[value] if value in self._outputs else self.source(self._source_of[value])
-        )
+        return self._outputs.get(value) or self.source(self._source_of[value])
 
     # ------------------------------------------------------------ side effects
 
@@ -321,12 +318,11 @@ class EntryCode:
             case record.DelAttr(obj=obj, name=name, raw=raw):
                 self.line(f"{'delete_attribute' if raw else 'delattr'}({value(obj)}, {name!r})")
             case record.ReplaceList(obj=obj, items=items):
-                self.line(f"replace_list({value(obj)}, [{', '.join(map(value, items))}])")
+                self.line(f"replace_list({value(obj)}, [{self.items(items)}])")
             case record.ReplaceDict(obj=obj, items=items):
-                pairs = ", ".join(f"({value(key)}, {value(item)})" for key, item in items)
-                self.line(f"replace_dict({value(obj)}, [{pairs}])")
+                self.line(f"replace_dict({value(obj)}, [{self.pairs(items)}])")
             case record.ReplaceSet(obj=obj, items=items):
-                self.line(f"replace_set({value(obj)}, [{', '.join(map(value, items))}])")
+                self.line(f"replace_set({value(obj)}, [{self.items(items)}])")
             case record.StoreGlobal(module_globals=module_globals, name=name, value=None):
                 self.line(f"del {self.constant(module_globals)}[{name!r}]")
             case record.StoreGlobal(module_globals=module_globals, name=name, value=new):
@@ -354,9 +350,9 @@ class EntryCode:
         """Comma-separated values."""
         return ", ".join([self.value(recipe) for recipe in recipes])
 
-    def optional(self, recipe: record.Recipe | None) -> str:
-        """A value, or None."""
-        return "None" if recipe is None else self.value(recipe)
+    def pairs(self, items: Iterable[tuple[record.Recipe, record.Recipe]]) -> str:
+        """Comma-separated pairs."""
+        return ", ".join([f"({self.value(key)}, {self.value(item)})" for key, item in items])
 
 
 def _tried(lines: list[str]) -> list[str]:
@@ -389,24 +385,17 @@ def _dict(code: EntryCode, recipe: record.MakeDict) -> str:
     ordered = issubclass(recipe.cls, collections.OrderedDict)
 
     def fill(name: str) -> None:
-        pairs = ", ".join(
-            [f"({code.value(key)}, {code.value(item)})" for key, item in recipe.items]
-        )
-        if pairs:
-            code.line(f"{'fill_ordered' if ordered else 'fill_dict'}({name}, [{pairs}])")
+        if recipe.items:
+            filler = "fill_ordered" if ordered else "fill_dict"
+            code.line(f"{filler}({name}, [{code.pairs(recipe.items)}])")
         if recipe.factory is not None:
             code.line(f"{name}.default_factory = {code.value(recipe.factory)}")
         _fill_state(code, name, recipe.state)
         _fill_slots(code, name, recipe.slots)
 
     cls = code.constant(recipe.cls)
-    if (
-        recipe.cls is dict
-        or recipe.cls is collections.OrderedDict
-        or recipe.cls is collections.defaultdict
-    ):
-        return code.begin(recipe, f"{cls}()", fill)
-    return code.begin(recipe, f"{cls}.__new__({cls})", fill)
+    is_plain = recipe.cls in (dict, collections.OrderedDict, collections.defaultdict)
+    return code.begin(recipe, f"{cls}()" if is_plain else f"{cls}.__new__({cls})", fill)
 
 
 def _set(code: EntryCode, recipe: record.MakeSet) -> str:
@@ -430,12 +419,6 @@ def _fill_state(code: EntryCode, name: str, state: dict[str, record.Recipe] | No
 def _fill_slots(code: EntryCode, name: str, slots: dict[str, record.Recipe]) -> None:
     for slot, value in slots.items():
         code.line(f"set_attribute({name}, {slot!r}, {code.value(value)})")
-
-
-def _slice(code: EntryCode, recipe: record.MakeSlice) -> str:
-    return code.assign(
-        f"{code.constant(recipe.cls)}({code.items((recipe.start, recipe.stop, recipe.step))})"
-    )
 
 
 def _cell(code: EntryCode, recipe: record.MakeCell) -> str:
@@ -465,15 +448,6 @@ def _function(code: EntryCode, recipe: record.MakeFunction) -> str:
     return code.begin(recipe, made, fill)
 
 
-def _method(code: EntryCode, recipe: record.MakeMethod) -> str:
-    return code.assign(f"new_method({code.value(recipe.function)}, {code.value(recipe.instance)})")
-
-
-def _partial(code: EntryCode, recipe: record.MakePartial) -> str:
-    arguments = code.call_arguments((recipe.function, *recipe.args), recipe.kwargs)
-    return code.assign(f"new_partial({arguments})")
-
-
 def _call(code: EntryCode, recipe: record.CallRecipe) -> str:
     return code.assign(
         f"{code.constant(recipe.function)}({code.call_arguments(recipe.args, recipe.kwargs)})"
@@ -490,11 +464,8 @@ _BUILDERS: dict[type, Callable[[EntryCode, Any], str]] = {
     record.MakeDict: _dict,
     record.MakeSet: _set,
     record.MakeObject: _object,
-    record.MakeSlice: _slice,
     record.MakeCell: _cell,
     record.MakeFunction: _function,
-    record.MakeMethod: _method,
-    record.MakePartial: _partial,
     record.CallRecipe: _call,
 }
 
@@ -525,11 +496,8 @@ def _delete_attribute(obj: Any, name: str) -> None:
 def _new_tuple(cls: type, items: tuple[Any, ...]) -> Any:
     # tuple.__new__ refuses the subclasses that C makes: torch.Size and the struct sequences that
     # torch functions return.
-    return (
-        cls(items)
-        if cls is torch.Size or hasattr(cls, "n_sequence_fields")
-        else tuple.__new__(cls, items)
-    )
+    is_c_type = cls is torch.Size or hasattr(cls, "n_sequence_fields")
+    return cls(items) if is_c_type else tuple.__new__(cls, items)
 
 
 def _replace_list(obj: list[Any], items: list[Any]) -> None:
@@ -577,8 +545,6 @@ _HELPERS: dict[str, Any] = {
     "new_tuple": _new_tuple,
     "new_cell": types.CellType,
     "new_function": types.FunctionType,
-    "new_method": types.MethodType,
-    "new_partial": functools.partial,
     "Tail": Tail,
     "set_grad_enabled": torch._C._set_grad_enabled,
     "GraphFailed": GraphFailed,

@@ -447,10 +447,6 @@ class Lifter:
                 )
             case record.MakeObject(cls=cls, state=state, slots=slots):
                 return trees.Fields(cls, self._state({**state, **slots}))
-            case record.MakeSlice(start=start, stop=stop, step=step, cls=cls):
-                return trees.Made(
-                    cls.__name__, (self.tree(start), self.tree(stop), self.tree(step))
-                )
             case record.CallRecipe(function=function, args=args, kwargs=kwargs):
                 return self._made(function, args, kwargs)
         raise self._error(

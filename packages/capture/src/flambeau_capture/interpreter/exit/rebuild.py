@@ -57,11 +57,8 @@ from flambeau_capture.record import (
     MakeDict,
     MakeFunction,
     MakeList,
-    MakeMethod,
     MakeObject,
-    MakePartial,
     MakeSet,
-    MakeSlice,
     MakeTuple,
     Recipe,
     SizeValue,
@@ -240,20 +237,18 @@ class Rebuilder:
         return MakeSet(self._many(value), type(value))
 
     def _slice(self, value: slice) -> Recipe:
-        return MakeSlice(
-            self.recipe(value.start), self.recipe(value.stop), self.recipe(value.step), type(value)
-        )
+        return CallRecipe(type(value), tuple(self._many((value.start, value.stop, value.step))))
 
     def _method(self, value: types.MethodType) -> Recipe:
         receiver = value.__self__
         if isinstance(receiver, Proxy):  # its function is none of the object that it becomes
             name = Const(value.__func__.__name__)
             return CallRecipe(getattr, (self.recipe(receiver), name))
-        return MakeMethod(self.recipe(value.__func__), self.recipe(value.__self__))
+        return CallRecipe(types.MethodType, tuple(self._many((value.__func__, value.__self__))))
 
     def _partial(self, value: functools.partial[Any]) -> Recipe:
         named = {name: self.recipe(item) for name, item in value.keywords.items()}
-        return MakePartial(self.recipe(value.func), tuple(self._many(value.args)), named)
+        return CallRecipe(functools.partial, tuple(self._many((value.func, *value.args))), named)
 
     def _cell(self, value: types.CellType) -> Recipe:
         made = self._keep(value, MakeCell())
