@@ -153,6 +153,42 @@ def recommender_training(device: str) -> Case:
     return training(Recommender().to(device), *_clicks(2048))
 
 
+class DecodeStep(nn.Module):
+    """One step of greedy decoding with a cache of fixed size: the next token."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token: torch.Tensor, position: torch.Tensor, cache: Any) -> torch.Tensor:
+        """The likeliest successor of `token`, which stands at `position`."""
+        result = self.model(
+            input_ids=token, position_ids=position, past_key_values=cache, use_cache=True
+        )
+        return result.logits[:, -1:].argmax(-1)
+
+
+def llama_decode(device: str) -> Case:
+    """A decoding step of a Llama of 8 layers, batch 1, bfloat16, a static cache of 512 places."""
+    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+    config = LlamaConfig(
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        vocab_size=32000,
+    )
+    model = LlamaForCausalLM(config).to(device, torch.bfloat16).eval()
+    cache = StaticCache(config=config, max_cache_len=512)
+    positions = [torch.tensor([[place]], device=device) for place in range(64)]
+    token, steps = torch.zeros(1, 1, dtype=torch.long, device=device), iter(range(1 << 60))
+    return Case(
+        DecodeStep(model), lambda f: f(token, positions[next(steps) % len(positions)], cache)
+    )
+
+
 GPU_CASES: dict[str, Callable[[str], Case]] = {
     "one_kernel": sin_plus_cos,
     "pointwise": pointwise_kernel,
@@ -168,4 +204,5 @@ GPU_CASES: dict[str, Callable[[str], Case]] = {
     "t5_training": t5_training,
     "recommender": recommender,
     "recommender_training": recommender_training,
+    "llama_decode": llama_decode,
 }
