@@ -15,6 +15,8 @@ import torch
 from flambeau_runtime.graph_launch import policy as policy_module
 from flambeau_runtime.graph_launch.policy import (
     COPIED_BYTES,
+    COPY_RATE,
+    COPY_SHARE,
     FREE_RECORDINGS,
     HELD,
     HITS_PER_RECORDING,
@@ -344,6 +346,15 @@ def test_an_input_that_moves_is_copied_after_some_moves() -> None:
     assert rig.recorder.asked[-1] == (frozenset({0}), frozenset())
     assert {rig(torch.zeros(4)) for _ in range(5)} == {REPLAYED}
     assert rig.policy.describe().endswith("which copies 8 bytes of inputs")
+
+
+def test_large_inputs_that_move_make_the_calls_plain() -> None:
+    rig = Rig(library(), always=False)
+    rig.gpu.host = 16 / (COPY_SHARE * COPY_RATE)
+    inputs = [torch.zeros(16) for _ in range(TIMED_CALL + 6)]
+    assert {rig(x) for x in inputs} == {PLAIN}
+    assert rig.launcher.gave_up
+    assert "64 bytes of inputs that move would be copied" in rig.policy.describe()
 
 
 def test_an_input_that_stays_is_not_copied() -> None:

@@ -52,7 +52,7 @@ MOVES = 2
 """Changes of address after which an input of a library call is copied rather than left in place."""
 
 COPY_SHARE = 0.1
-"""The share of a call's time that copies of inputs may take, at COPY_RATE."""
+"""The share of the host's time of a plain call that copies of inputs may take, at COPY_RATE."""
 
 COPY_RATE = 1.5e12
 """Bytes a second: what a copy on the device moves, cautiously."""
@@ -261,7 +261,7 @@ class LaunchPolicy:
         if self.made >= FREE_RECORDINGS + paid:
             return self.executor(*args)
         try:
-            staged = self._staged(situation)
+            staged = self._staged(situation, args)
             if staged is None:
                 return self.executor(*args)
             self._make_room(situation)
@@ -282,12 +282,17 @@ class LaunchPolicy:
         self.launcher.add(recorded.recording)
         return outputs
 
-    def _staged(self, situation: Situation) -> frozenset[int] | None:
+    def _staged(self, situation: Situation, args: Sequence[Any]) -> frozenset[int] | None:
         """The inputs that a recording copies; None if it is not worth it."""
         moving = {number for number, moves in situation.moves.items() if moves >= MOVES}
         moving = {number for number in moving if situation.addresses[number] not in PINNED}
         if not moving <= self.recorder.stageable:
             self._stay_plain(situation, "a library call writes to an input that moves")
+            return None
+        size = sum(args[number].numel() * args[number].element_size() for number in moving)
+        timing = situation.timing
+        if not self.always and timing and size / COPY_RATE > COPY_SHARE * timing.host:
+            self._stay_plain(situation, f"{size:,} bytes of inputs that move would be copied")
             return None
         return frozenset(moving)
 
