@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,17 @@ def test_a_row_that_differs_is_reported(tmp_path: Path) -> None:
 def test_accepted_differences_have_reasons() -> None:
     for item in accepted.load():
         assert item.ops and item.text and len(item.reason) > 20, item
-    row = {"op": "add", "variant": "static", "differences": ["off by 1", "strides (1,)"]}
+    row = {
+        "op": "add",
+        "variant": "static",
+        "case": "0 overlapping",
+        "differences": ["off by 1", "strides (1,)"],
+    }
     item = accepted.Accepted(("a*",), ("static",), "^off by", "a reason")
     assert not item.covers(row) and item.covers({**row, "differences": ["off by 1"]})
+    row["differences"] = ["off by 1"]
+    assert replace(item, case="overlapping").covers(row)
+    assert not replace(item, case="strided").covers(row)
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr", "csc"])

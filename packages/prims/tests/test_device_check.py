@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.rules.registry import infer
 from flambeau_prims.spec import Spec
 from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import Unsupported
@@ -66,6 +67,34 @@ def test_accepted(program: Any, shape: tuple[int, ...]) -> None:
     result, _ = trace(program)
     assert tuple(result.spec.shape) == shape
     assert result.spec.device == CUDA
+
+
+@pytest.mark.parametrize(
+    ("input", "target", "weight", "accepted"),
+    [
+        ("cuda", "cuda", "cpu", True),
+        ("cuda", "cpu", None, False),
+        ("cpu", "cuda", None, True),
+        ("cpu", "cuda", "cuda", True),
+        ("cpu", "cpu", "cuda", False),
+    ],
+)
+def test_a_loss_of_logits_is_where_its_target_is(
+    input: str, target: str, weight: str | None, accepted: bool
+) -> None:
+    """Numbers of the CPU may be read, not written."""
+    specs = [d and Spec.of((), device=torch.device(d)) for d in (input, target, weight)]
+    op = torch.ops.aten.binary_cross_entropy_with_logits.default
+    if accepted:
+        assert infer(op, tuple(specs)).device.type == "cuda"
+    else:
+        with pytest.raises(RuntimeError, match="same device"):
+            infer(op, tuple(specs))
+
+
+def test_numbers_of_the_cpu_are_not_written_from_a_gpu() -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        trace(lambda x, n: torch.tensor(1.0).add_(x[0, 0]))
 
 
 @pytest.mark.parametrize(

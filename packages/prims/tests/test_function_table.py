@@ -17,6 +17,7 @@ from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import to_symint
 from flambeau_prims.spec import Spec
 from flambeau_prims.tracer import Tracer
+from flambeau_prims.unsupported import MetadataMutation
 
 CUDA = torch.device("cuda:0")
 HALF = torch.float16
@@ -178,6 +179,33 @@ def test_functions_inside_python_functions_are_seen():
     assert ops == ["aten.max_pool2d_with_indices.default", "aten.split.Tensor"]
     _, ops, _ = run(lambda x: 1 - x, Spec.of((2,), device=CUDA))
     assert ops == ["aten.rsub.Scalar"]
+
+
+@pytest.mark.parametrize(
+    ("make", "op"),
+    [
+        (lambda out: torch.eye(3, 4, out=out, device="cuda:0"), "aten.eye.m_out"),
+        (lambda out: torch.zeros((3, 4), out=out, device=CUDA), "aten.zeros.out"),
+        (
+            lambda out: torch.normal(0.0, 1.0, (3, 4), out=out, device="cuda"),
+            "aten.normal.float_float_out",
+        ),
+        (lambda out: torch.full((3, 4), 2.0, out=out, device="cuda"), "aten.full.out"),
+    ],
+)
+def test_factories_write_to_tensors_of_their_device(make, op):
+    result, ops, (out,) = run(make, Spec.of((3, 4), device=CUDA))
+    assert result is out and ops == [op]
+
+
+def test_random_factories_leave_sizes_to_eager():
+    with pytest.raises(MetadataMutation):
+        run(lambda out: torch.randn(3, 4, out=out, device="cuda"), Spec.of((3, 4), device=CUDA))
+
+
+def test_factories_refuse_tensors_of_another_device():
+    with pytest.raises(RuntimeError, match="device type cpu does not match"):
+        run(lambda out: torch.randn(3, 4, out=out, device="cpu"), Spec.of((3, 4), device=CUDA))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])

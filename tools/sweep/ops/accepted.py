@@ -16,19 +16,21 @@ from typing import Any
 @dataclass(frozen=True)
 class Accepted:
     """Rows of these operators and variants (globs) may differ where every difference matches
-    `text`, for the reason.
+    `text`, for the reason. `case` occurs in the names of their cases.
     """
 
     ops: tuple[str, ...]
     variants: tuple[str, ...]
     text: str
     reason: str
+    case: str = ""
 
     def covers(self, row: dict[str, Any]) -> bool:
         """Whether all that differs in this row is accepted."""
         return (
             any(fnmatchcase(row["op"], op) for op in self.ops)
             and any(fnmatchcase(row["variant"], variant) for variant in self.variants)
+            and self.case in row["case"]
             and all(re.search(self.text, found) for found in row["differences"])
         )
 
@@ -39,7 +41,11 @@ def load() -> tuple[Accepted, ...]:
     found = tomllib.loads(Path(__file__).with_name("accepted.toml").read_text())
     return tuple(
         Accepted(
-            tuple(item["ops"]), tuple(item.get("variants", ["*"])), item["text"], item["reason"]
+            tuple(item["ops"]),
+            tuple(item.get("variants", ["*"])),
+            item["text"],
+            item["reason"],
+            item.get("case", ""),
         )
         for item in found.get("accepted", [])
     )

@@ -297,6 +297,30 @@ def _indexed(device: Any) -> torch.device:
     return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
 
 
+_FACTORIES = (
+    torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.logspace, torch.normal,
+    torch.ones, torch.rand, torch.randint, torch.randn, torch.randperm, torch.range, torch.zeros,
+)  # fmt: skip
+
+
+def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A factory that writes to an out= argument on the device that the call names, which C++
+    compares with the fake's.
+    """
+
+    def write(*args: Any, out: Any = None, device: Any = None, **kwargs: Any) -> Any:
+        if device is None or not isinstance(out, FakeTensor) or not out.is_cuda:
+            return NotImplemented
+        if with_index(torch.device(device), out.device) != out.device:
+            raise RuntimeError(
+                f"device type {torch.device(device).type} does not match device type of out "
+                f"parameter ({out.device.type})"
+            )
+        return function(*args, out=out, **kwargs)
+
+    return write
+
+
 # 3. On a GPU: dropout in one kernel
 
 
@@ -447,6 +471,7 @@ ON_GPU: dict[Any, Callable[..., Any]] = {
     torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.__getitem__: _getitem,
     torch.Tensor.__setitem__: _setitem,
+    **{function: _factory(function) for function in _FACTORIES},
     torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
     torch.channel_shuffle: _channel_shuffle,

@@ -68,6 +68,14 @@ def test_binary_cross_entropy(reduction: int) -> None:
                 )
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_loss_of_logits_has_the_dtype_of_its_target(reduction: int) -> None:
+    single, double = Make(0, torch.float32), Make(1, torch.float64)
+    for x, target in ((single, double), (double, single)):
+        arguments = (x(3, 5), target(3, 5), double(5), single(5), reduction)
+        check(aten.binary_cross_entropy_with_logits.default, *arguments)
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_nll_loss(reduction: int, weighted: bool) -> None:

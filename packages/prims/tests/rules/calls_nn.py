@@ -245,7 +245,18 @@ def _unit(rng: random.Random, sizes: Any) -> torch.Tensor:
     return tensor(rng, sizes).div(4)
 
 
-@calls(aten.binary_cross_entropy.default, aten.binary_cross_entropy_with_logits.default)
+@calls(aten.binary_cross_entropy_with_logits.default)
+def _with_logits(rng: random.Random) -> Any:
+    sizes = shape(rng)
+
+    def operand() -> torch.Tensor:
+        return anything(rng, sizes if rng.random() < 0.7 else broadcastable(rng, sizes))
+
+    weights = [operand() if rng.random() < 0.4 else None for _ in range(2)]
+    return operand(), operand(), *weights, rng.randint(0, 2)
+
+
+@calls(aten.binary_cross_entropy.default)
 def _binary_cross_entropy(rng: random.Random) -> Any:
     sizes = shape(rng)
     return _unit(rng, sizes), _unit(rng, sizes)

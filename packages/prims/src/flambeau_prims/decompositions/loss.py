@@ -164,14 +164,16 @@ def binary_cross_entropy_with_logits(
     pos_weight: Value | None = None,
     reduction: int = MEAN,
 ) -> Value:
-    """(1 - target) x + (1 + (pos_weight - 1) target) softplus(-x)."""
+    """(1 - target) x + (1 + (pos_weight - 1) target) softplus(-x), of target's dtype."""
+    dtype = target.spec.dtype
     extra = [item for item in (weight, pos_weight) if item is not None]
     x, target, *extra = b.promote([x, target, *extra])
     softplus = b.add(b.log1p(b.exp(b.neg(b.abs(x)))), b.maximum(b.neg(x), 0.0))
     if pos_weight is not None:
         softplus = b.mul(softplus, b.add(b.mul(b.sub(extra[-1], 1.0), target), 1.0))
     loss = b.add(b.mul(b.sub(1.0, target), x), softplus)
-    return reduced(b, b.mul(loss, extra[0]) if weight is not None else loss, reduction)
+    loss = b.mul(loss, extra[0]) if weight is not None else loss
+    return b.cast(reduced(b, loss, reduction), dtype)
 
 
 # Negative log likelihood

@@ -8,6 +8,7 @@ import torch
 
 from flambeau_prims.promotion import dtype_name, result_type
 from flambeau_prims.rules.copy import clone
+from flambeau_prims.rules.overloads import written_to_self
 from flambeau_prims.rules.pointwise import elementwise, refuse
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq
@@ -26,6 +27,9 @@ NONE, MEAN, SUM = 0, 1, 2
 def _promoted(*operands: Spec) -> Spec:
     dtype = result_type(operands)
     return elementwise(operands, dtype, dtype)
+
+
+_promoted_in_place = written_to_self(_promoted)
 
 
 # 1. Elementwise losses
@@ -87,8 +91,21 @@ def binary_cross_entropy_backward(grad_output: Spec, self: Spec, target: Spec) -
 def binary_cross_entropy_with_logits(
     self: Spec, target: Spec, weight: Spec | None, pos_weight: Spec | None, reduction: int
 ) -> Spec:
-    """A composition of elementwise operators, reduced unless `reduction` is none."""
-    loss = _promoted(*(spec for spec in (self, target, pos_weight, weight) if spec is not None))
+    """Like target, reduced unless `reduction` is none: eager's composition computes in place of
+    `1 - target`.
+    """
+    if torch.bool in (target.dtype, None if pos_weight is None else pos_weight.dtype):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying "
+            "to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    refuse("log_sigmoid_cpu", self.dtype, self.device, "bic")
+    loss = elementwise((target,), target.dtype)
+    if pos_weight is not None:
+        _promoted_in_place(self.fresh(), _promoted(pos_weight, target))
+    _promoted_in_place(loss, self)
+    if weight is not None:
+        _promoted_in_place(loss, weight)
     return loss if reduction == NONE else loss.fresh(())
 
 

@@ -72,6 +72,11 @@ def written_to_self(function: RuleFunction) -> RuleFunction:
     def in_place_rule(self: Spec, *args: Any, **kwargs: Any) -> Spec:
         result = function(self, *args, **kwargs)
         check_writable(self)
+        if result.device != self.device:  # a loop takes 0-dim tensors of the CPU, to read them
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, "
+                f"{result.device} and {self.device}!"
+            )
         if not can_cast(result.dtype, self.dtype):
             raise RuntimeError(
                 f"result type {dtype_name(result.dtype)} can't be cast to the desired "
