@@ -13,7 +13,7 @@ import torch
 
 from flambeau_capture.numpy import indexing, layout
 from flambeau_capture.numpy.arrays import ArrayBase, Flags, as_array, cast, is_array, plain
-from flambeau_capture.numpy.layout import NUMBERS, TO_TORCH
+from flambeau_capture.numpy.layout import NUMBERS, TO_TORCH, unsupported
 from flambeau_capture.numpy.linear_algebra import dot
 from flambeau_capture.numpy.reductions import Reductions
 from flambeau_capture.numpy.ufuncs import call_ufunc, comparison, operators, with_tensor
@@ -141,7 +141,7 @@ class Array(Reductions):
             else self
         )
         if args and len(args) == 1 and not isinstance(args[0], tuple) and self.ndim != 1:
-            raise GraphBreak("numpy-unsupported", "ndarray.item of a flat index")
+            raise unsupported("ndarray.item of a flat index")
         with self.tape.unbacked.defined():
             return self.call("item", source.base)
 
@@ -166,7 +166,7 @@ class Array(Reductions):
         if name == "__class__":
             return self.seen_type()
         if name in _OWN or not hasattr(type(self), name):
-            raise GraphBreak("numpy-unsupported", f"ndarray.{name}")
+            raise unsupported(f"ndarray.{name}")
         return getattr(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -175,7 +175,7 @@ class Array(Reductions):
         elif name == "shape":
             self.arrays.reshape(self, value)
         elif hasattr(np.ndarray, name):
-            raise GraphBreak("numpy-unsupported", f"ndarray.{name} is set")
+            raise unsupported(f"ndarray.{name} is set")
         else:
             raise AttributeError(f"'numpy.ndarray' object has no attribute '{name}'")
 
@@ -252,7 +252,7 @@ class Array(Reductions):
     def take(self, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
         """Items by their places along an axis."""
         if out is not None or mode != "raise":
-            raise GraphBreak("numpy-unsupported", "ndarray.take with out= or mode=")
+            raise unsupported("ndarray.take with out= or mode=")
         source = self.ravel() if axis is None else self
         at = 0 if axis is None else axis % self.ndim
         places = indices if isinstance(indices, int) else as_array(self.arrays, indices)
@@ -281,7 +281,7 @@ class Array(Reductions):
         """The elements in another shape: a view where strides allow it, else a copy."""
         wanted = _spread(plain(self.arrays, shape))
         if copy is not None:
-            raise GraphBreak("numpy-unsupported", "ndarray.reshape with copy=")
+            raise unsupported("ndarray.reshape with copy=")
         base = self.unflipped("reshape")
         self._check_count(wanted)
         fortran = order == "F" or (order == "A" and layout.is_only_fortran(base))
@@ -310,9 +310,7 @@ class Array(Reductions):
         """One dimension: a view where the elements stand in this order, else a copy."""
         if self.flips:
             if order not in ("C", "F"):
-                raise GraphBreak(
-                    "numpy-unsupported", "ravel in memory order of an array with a negative stride"
-                )
+                raise unsupported("ravel in memory order of an array with a negative stride")
             source = self._reversed(self.tensor) if order == "F" else self.tensor
             return self.new(self.call("reshape", source, (-1,)))
         if order == "K":
@@ -424,7 +422,7 @@ class Array(Reductions):
 
     def _sorted(self, axis: int) -> Any:
         if self.dtype.kind == "c":
-            raise GraphBreak("numpy-unsupported", "complex numbers are sorted")
+            raise unsupported("complex numbers are sorted")
         return self.call(torch.sort, self.tensor, dim=axis, stable=True)
 
     def argsort(
@@ -435,7 +433,7 @@ class Array(Reductions):
             return self.ravel().argsort()
         if kind not in ("stable", "mergesort") and not stable and self.dtype.kind in "biu":
             # The order of equal elements is NumPy's own; among integers they are common.
-            raise GraphBreak("numpy-unsupported", "argsort of integers without kind='stable'")
+            raise unsupported("argsort of integers without kind='stable'")
         found = self._sorted(axis)[1]
         return self.new(layout.in_order(self.tape, found, layout.c_order(self.ndim)))
 
@@ -448,7 +446,7 @@ class Array(Reductions):
     def searchsorted(self, values: Any, side: str = "left", sorter: Any = None) -> Any:
         """Where values would be inserted."""
         if sorter is not None:
-            raise GraphBreak("numpy-unsupported", "searchsorted with sorter=")
+            raise unsupported("searchsorted with sorter=")
         wanted = as_array(self.arrays, values)
         scalar = wanted.ndim == 0
         kind = np.result_type(self.dtype, wanted.dtype)

@@ -22,7 +22,7 @@ from flambeau_capture.guards.kinds import array_flags
 from flambeau_capture.interpreter.foreign_types import ForeignProxy
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.layout import NUMBERS, TO_NUMPY, TO_TORCH, torch_dtype
+from flambeau_capture.numpy.layout import NUMBERS, TO_NUMPY, TO_TORCH, torch_dtype, unsupported
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const, FromGraph, FromSource, Recipe
 from flambeau_capture.sources import CallOf, Constant, MemoryOf, Source, scalar_key
@@ -115,9 +115,7 @@ class Arrays:
 
     def __init__(self, machine: Machine) -> None:
         if any(action in ("raise", "call") for action in np.geterr().values()):
-            raise GraphBreak(
-                "numpy-unsupported", "np.seterr asks for errors to be raised or reported"
-            )
+            raise unsupported("np.seterr asks for errors to be raised or reported")
         self.machine = machine
         self._inputs: dict[int, tuple[Any, Any, Source]] = {}  # by id of the real array
         self.device: torch.device = torch.device("cpu")
@@ -369,7 +367,7 @@ class ArrayBase(ForeignProxy):
     def unflipped(self, what: str) -> torch.Tensor:
         """The tensor, for what gives a view of it."""
         if self.flips:
-            raise GraphBreak("numpy-unsupported", f"{what} of an array with a negative stride")
+            raise unsupported(f"{what} of an array with a negative stride")
         return self.base
 
     # ------------------------------------------------------------ what it is
@@ -467,7 +465,7 @@ def as_array(arrays: Arrays, value: Any, dtype: Any = None) -> Any:
             )
         tensors = [cast(arrays, part.tensor, dtype or kind) for part in parts]
         return arrays.new(arrays.record(torch.stack, tensors))
-    raise GraphBreak("numpy-unsupported", f"an array is made of a {type(value).__name__}")
+    raise unsupported(f"an array is made of a {type(value).__name__}")
 
 
 def _kind(item: Any, part: Any) -> Any:
@@ -535,7 +533,7 @@ class Flags(Proxy):
     def seen_attribute(self, name: str) -> Any:
         """One flag."""
         if name not in _FLAGS:
-            raise GraphBreak("numpy-unsupported", f"ndarray.flags.{name}")
+            raise unsupported(f"ndarray.flags.{name}")
         return getattr(self, name)
 
     def __getitem__(self, name: str) -> Any:

@@ -17,9 +17,8 @@ from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.numpy import layout
 from flambeau_capture.numpy.arrays import SYMBOLIC, as_array, cast, is_array, plain
 from flambeau_capture.numpy.indexing import assigned
-from flambeau_capture.numpy.layout import handler, torch_dtype
+from flambeau_capture.numpy.layout import handler, torch_dtype, unsupported
 from flambeau_capture.numpy.ufuncs import check_broadcast, store
-from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.numpy.arrays import Arrays
@@ -169,7 +168,7 @@ def _arange(
     if len(bounds) == 4:
         dtype = bounds.pop()
     if not all(isinstance(bound, int) or type(bound) is torch.SymInt for bound in bounds):
-        raise GraphBreak("numpy-unsupported", "np.arange with bounds that are no integers")
+        raise unsupported("np.arange with bounds that are no integers")
     options = {"dtype": torch_dtype(dtype or np.int64), "device": arrays.device}
     return arrays.new(arrays.record(torch.arange, *bounds, **options))
 
@@ -187,7 +186,7 @@ def _eye(
     like: Any = None,
 ) -> Any:
     if k or order != "C":
-        raise GraphBreak("numpy-unsupported", "np.eye of symbolic sizes with an offset")
+        raise unsupported("np.eye of symbolic sizes with an offset")
     options = {"dtype": torch_dtype(dtype or float), "device": arrays.device}
     columns = N if M is None else M
     return arrays.new(arrays.record(torch.eye, N, columns, **options))

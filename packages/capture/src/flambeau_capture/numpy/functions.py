@@ -30,7 +30,7 @@ from flambeau_capture.numpy.arrays import (
     made_anew,
 )
 from flambeau_capture.numpy.creation import ArrayConverter, ErrorState, broadcast_of, shape_of
-from flambeau_capture.numpy.layout import HANDLERS, MAKERS, handler
+from flambeau_capture.numpy.layout import HANDLERS, MAKERS, handler, unsupported
 from flambeau_capture.numpy.random import call_random, is_random, make
 from flambeau_capture.numpy.ufuncs import call_ufunc, call_ufunc_method
 from flambeau_capture.reasons import GraphBreak
@@ -131,9 +131,7 @@ def call_numpy(arrays: Arrays, function: Any, args: tuple[Any, ...], kwargs: dic
     python = getattr(function, "_implementation", None)
     if type(python) is types.FunctionType:
         return arrays.machine.interpret(python, args, kwargs)
-    raise GraphBreak(
-        "numpy-unsupported", f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}"
-    )
+    raise unsupported(f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}")
 
 
 def _may_call(function: Any, handler: Any) -> bool:
@@ -181,7 +179,7 @@ def _construct(arrays: Arrays, cls: type, args: tuple[Any, ...], kwargs: dict[st
     known = (np.generic, np.dtype, np.ndarray, np.finfo, np.iinfo, np.errstate)
     if not issubclass(cls, known):
         return NotImplemented
-    raise GraphBreak("numpy-unsupported", f"a {cls.__module__}.{cls.__qualname__} is made")
+    raise unsupported(f"a {cls.__module__}.{cls.__qualname__} is made")
 
 
 # ---------------------------------------------------------------- methods as functions
@@ -308,7 +306,7 @@ def _interp(
     period: Any = None,
 ) -> Any:
     if left is not None or right is not None or period is not None:
-        raise GraphBreak("numpy-unsupported", "np.interp with left=, right= or period=")
+        raise unsupported("np.interp with left=, right= or period=")
     places = as_array(arrays, x)
     at, known, values = (
         cast(arrays, as_array(arrays, value).tensor, np.float64) for value in (x, xp, fp)
@@ -317,7 +315,7 @@ def _interp(
         raise ValueError("fp and xp are not of the same length.")
     size = int(known.shape[0])
     if size < 2:
-        raise GraphBreak("numpy-unsupported", "np.interp between fewer than two points")
+        raise unsupported("np.interp between fewer than two points")
 
     call = arrays.record
     sought = call(torch.clone, at, memory_format=torch.contiguous_format)
@@ -371,7 +369,7 @@ def _triangle(function: Any) -> Callable[..., Any]:
     def call(arrays: Arrays, m: Any, k: int = 0) -> Any:
         source = as_array(arrays, m)
         if source.ndim < 2:
-            raise GraphBreak("numpy-unsupported", f"np.{function.__name__} of a vector")
+            raise unsupported(f"np.{function.__name__} of a vector")
         found = arrays.record(function, source.tensor, k)
         return source.new(layout.in_order(arrays.tape, found, layout.c_order(source.ndim)))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.numpy.layout import torch_dtype
+from flambeau_capture.numpy.layout import torch_dtype, unsupported
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _divide(loop: Loop, left: Any, right: Any) -> Any:
 @_kernel("power", "float_power")
 def _power(loop: Loop, left: Any, right: Any) -> Any:
     if loop.kind in "iu" and not isinstance(right, int):
-        raise GraphBreak("numpy-unsupported", "an integer array raised to an integer array")
+        raise unsupported("an integer array raised to an integer array")
     if loop.kind in "iu" and right < 0:
         raise ValueError("Integers to negative integer powers are not allowed.")
     if loop.kind == "c":

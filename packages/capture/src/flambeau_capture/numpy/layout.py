@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 Order = tuple[int, ...]
 
 
+def unsupported(detail: str) -> GraphBreak:
+    """The break at what has no torch calls here."""
+    return GraphBreak("numpy-unsupported", detail)
+
+
 def c_order(ndim: int) -> Order:
     """Row-major."""
     return tuple(range(ndim))

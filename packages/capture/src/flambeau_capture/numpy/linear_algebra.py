@@ -16,9 +16,8 @@ import torch
 
 from flambeau_capture.numpy import layout
 from flambeau_capture.numpy.arrays import as_array, cast, plain, raise_for_status
-from flambeau_capture.numpy.layout import handler
+from flambeau_capture.numpy.layout import handler, unsupported
 from flambeau_capture.numpy.ufuncs import call_ufunc, store
-from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +30,7 @@ def promoted(arrays: Arrays, *values: Any) -> list[torch.Tensor]:
     sources = [as_array(arrays, value) for value in values]
     kind = np.result_type(*[source.dtype for source in sources])
     if kind.kind == "b":
-        raise GraphBreak("numpy-unsupported", "a product of booleans")
+        raise unsupported("a product of booleans")
     return [cast(arrays, source.tensor, kind) for source in sources]
 
 
@@ -89,14 +88,12 @@ def einsum(
 ) -> Any:
     """`np.einsum` with subscripts as text."""
     if options or not isinstance(operands[0], str):
-        raise GraphBreak(
-            "numpy-unsupported", "np.einsum with lists of subscripts, dtype= or order="
-        )
+        raise unsupported("np.einsum with lists of subscripts, dtype= or order=")
     subscripts = operands[0].replace(" ", "")
     inputs, _, output = subscripts.partition("->")
     labels = set(inputs) - set(",.")
     if len(operands) == 2 and "->" in subscripts and labels <= set(output):
-        raise GraphBreak("numpy-unsupported", "np.einsum that gives a view of its operand")
+        raise unsupported("np.einsum that gives a view of its operand")
     tensors = promoted(arrays, *operands[1:])
     return finished(arrays, arrays.record(torch.einsum, subscripts, *tensors), out)
 
@@ -190,7 +187,7 @@ def _solve(arrays: Arrays, a: Any, b: Any) -> Any:
 @handler(np.linalg.cholesky)
 def _cholesky(arrays: Arrays, a: Any, /, *, upper: bool = False) -> Any:
     if upper:
-        raise GraphBreak("numpy-unsupported", "np.linalg.cholesky(upper=True)")
+        raise unsupported("np.linalg.cholesky(upper=True)")
     error = "Matrix is not positive definite"
     return finished(arrays, _checked(arrays, "cholesky_ex", error, _matrix(arrays, a)))
 
@@ -201,7 +198,7 @@ def _svd(
     hermitian: bool = False,
 ) -> Any:  # fmt: skip
     if hermitian:
-        raise GraphBreak("numpy-unsupported", "np.linalg.svd(hermitian=True)")
+        raise unsupported("np.linalg.svd(hermitian=True)")
     matrix = _matrix(arrays, a, square=False)
     if not compute_uv:
         return finished(arrays, arrays.record(torch.linalg.svdvals, matrix))
@@ -212,7 +209,7 @@ def _svd(
 @handler(np.linalg.qr)
 def _qr(arrays: Arrays, a: Any, mode: str = "reduced") -> Any:
     if mode not in ("reduced", "complete", "r"):
-        raise GraphBreak("numpy-unsupported", f"np.linalg.qr(mode={mode!r})")
+        raise unsupported(f"np.linalg.qr(mode={mode!r})")
     found = arrays.record(torch.linalg.qr, _matrix(arrays, a, square=False), mode)
     if mode == "r":
         return finished(arrays, found[1])
@@ -225,7 +222,7 @@ def _qr(arrays: Arrays, a: Any, mode: str = "reduced") -> Any:
 def _source(arrays: Arrays, value: Any) -> torch.Tensor:
     array = as_array(arrays, value)
     if array.dtype == np.float16:
-        raise GraphBreak("numpy-unsupported", "numpy.fft of float16")
+        raise unsupported("numpy.fft of float16")
     return cast(arrays, array.tensor, np.float64) if array.dtype.kind in "biu" else array.tensor
 
 

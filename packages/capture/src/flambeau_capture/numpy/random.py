@@ -53,6 +53,10 @@ _OF_THE_GLOBAL: dict[Any, str] = {
 _BREAKS = frozenset({"get_state", "set_state", "bytes", "spawn", "random_integers"})
 
 
+def _break(detail: str) -> GraphBreak:
+    return GraphBreak("host-random", detail)
+
+
 def is_random(function: Any, receiver: Any) -> bool:
     """Whether a callable is one of `numpy.random`'s."""
     module = getattr(function, "__module__", None) or ""
@@ -76,7 +80,7 @@ def call_random(
     elif not is_host_generator_type(type(receiver)) and args:
         receiver, args = args[0], args[1:]
     if not is_host_generator_type(type(receiver)) or name in _BREAKS:
-        raise GraphBreak("host-random", f"call of numpy.random.{name}")
+        raise _break(f"call of numpy.random.{name}")
     check_generator(machine, receiver, f"numpy.random.{name}")
     if name == "seed":
         return _seed(machine, receiver, *args, **kwargs)
@@ -88,13 +92,13 @@ def make(machine: Machine, maker: Any, args: tuple[Any, ...], kwargs: dict[str, 
     (seed_given,) = (*args, *kwargs.values()) or (None,)
     kinds = (int, list, tuple) if maker is np.random.default_rng else (int,)
     if type(seed_given) not in kinds or not is_known(seed_given):
-        raise GraphBreak("host-random", "a generator is made of a seed that is not known")
+        raise _break("a generator is made of a seed that is not known")
     return make_generator(machine, maker(*args, **kwargs))
 
 
 def _seed(machine: Machine, generator: Any, seed_given: Any = None) -> None:
     if type(generator) is not np.random.RandomState or not _is_default(generator):
-        raise GraphBreak("host-random", "a generator is seeded that is no Mersenne Twister")
+        raise _break("a generator is seeded that is no Mersenne Twister")
     if seed_given is None or not _is_known(machine, seed_given):
         seed_anew(machine, generator, _recorded(seed_given))
     else:
@@ -111,7 +115,7 @@ def _scratch(generator: Any) -> Any:
     if kind not in (np.random.RandomState, np.random.Generator) or not bits.__module__.startswith(
         "numpy.random"
     ):
-        raise GraphBreak("host-random", f"a draw from a {kind.__name__} of the program's own")
+        raise _break(f"a draw from a {kind.__name__} of the program's own")
     return kind(bits(0))
 
 
@@ -144,12 +148,12 @@ def _recorded(value: Any) -> Any:
     """An argument as the graph has it."""
     if is_array(value):
         if value.flips or not layout.is_in_order(value.base, layout.c_order(value.ndim)):
-            raise GraphBreak("host-random", "a draw from an array that is not contiguous")
+            raise _break("a draw from an array that is not contiguous")
         return value.base
     if type(value) in (list, tuple):
         return type(value)(_recorded(item) for item in value)
     if isinstance(value, torch.Tensor):
-        raise GraphBreak("host-random", "a tensor is given to numpy.random")
+        raise _break("a tensor is given to numpy.random")
     if isinstance(value, (np.dtype, type)):
         return np.dtype(value).name  # as text, for the code of the graph
     return value
@@ -174,9 +178,7 @@ class _Draw:
         self.args, self.kwargs = args, kwargs
         given = (*self.args, *kwargs.values())
         if not all(map(_shares_no_list, given)) or kwargs.get("out") is not None:
-            raise GraphBreak(
-                "host-random", f"numpy.random.{name} of a list of arrays, or with out="
-            )
+            raise _break(f"numpy.random.{name} of a list of arrays, or with out=")
         self.known = all(_is_known(machine, arg) for arg in given)
 
     def result(self) -> Any:
@@ -192,7 +194,7 @@ class _Draw:
         if isinstance(example, np.ndarray):
             return self._array(example, scalar=False)
         if any(arg is int or arg is bool for arg in (*self.args, *self.kwargs.values())):
-            raise GraphBreak("host-random", f"numpy.random.{self.name} of dtype int or bool")
+            raise _break(f"numpy.random.{self.name} of dtype int or bool")
         lower, upper = self._bounds()
         args, kwargs = self._given()
         return draw_number(
@@ -229,7 +231,7 @@ class _Draw:
             if self.known:
                 raise
             text = f"numpy.random.{self.name} of arguments in data: {error}"
-            raise GraphBreak("host-random", text) from None
+            raise _break(text) from None
 
     def _constant(self, found: Any) -> Any:
         return constant(arrays_of(self.machine), found) if isinstance(found, np.ndarray) else found
@@ -265,9 +267,7 @@ class _Draw:
             sizes = bound.pop("size", None)
             if sizes is None:
                 if any(map(_has_symbolic_shape, given)):
-                    raise GraphBreak(
-                        "host-random", "a draw for each element of an array of symbolic size"
-                    )
+                    raise _break("a draw for each element of an array of symbolic size")
                 return shape
             sizes = sizes if type(sizes) in (tuple, list) else (sizes,)
         sizes = tuple(from_symbolic(size) if type(size) in SYMBOLIC else size for size in sizes)
@@ -297,9 +297,9 @@ class _Draw:
     def _shuffle(self) -> None:
         array, *rest = (*self.args, *self.kwargs.values())
         if not is_array(array) or arrays_of(self.machine).device.type != "cpu":
-            raise GraphBreak("host-random", f"shuffle of a {type(array).__name__}")
+            raise _break(f"shuffle of a {type(array).__name__}")
         if not array.writeable or not array.ndim:
-            raise GraphBreak("host-random", "shuffle of an array that cannot be written to")
+            raise _break("shuffle of an array that cannot be written to")
         base = _recorded(array)
         known_state(self.machine, self.generator, known=False)
         arrays_of(self.machine).forget(array)

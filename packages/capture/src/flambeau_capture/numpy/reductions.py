@@ -16,9 +16,8 @@ import torch
 
 from flambeau_capture.numpy import layout
 from flambeau_capture.numpy.arrays import ArrayBase, as_array, cast, is_array, is_constant
-from flambeau_capture.numpy.layout import handler, torch_dtype
+from flambeau_capture.numpy.layout import handler, torch_dtype, unsupported
 from flambeau_capture.numpy.ufuncs import call_ufunc, store
-from flambeau_capture.reasons import GraphBreak
 
 _CLIP: Any = np._core.umath.clip  # type: ignore[attr-defined]
 
@@ -99,10 +98,10 @@ def _extremum(name: str, function: Any) -> Method:
     ) -> Any:  # fmt: skip
         axes = _axes(axis, self.ndim)
         if self.dtype.kind == "c":
-            raise GraphBreak("numpy-unsupported", f"the {name} of complex numbers")
+            raise unsupported(f"the {name} of complex numbers")
         is_empty = any(self.base.shape[place] == 0 for place in axes)
         if is_empty and _is_given(initial):
-            raise GraphBreak("numpy-unsupported", f"the {name} of nothing, with initial=")
+            raise unsupported(f"the {name} of nothing, with initial=")
         if is_empty:
             raise ValueError(f"zero-size array to reduction operation {name} which has no identity")
         if _is_mask(where) and not _is_given(initial):
@@ -139,7 +138,7 @@ def _place(function: Any) -> Method:
 
     def place(self: Reductions, axis: Any = None, out: Any = None, *, keepdims: Any = False) -> Any:
         if self.dtype.kind == "c":
-            raise GraphBreak("numpy-unsupported", "places of extrema of complex numbers")
+            raise unsupported("places of extrema of complex numbers")
         axes = _axes(axis, self.ndim)
         if 0 in (self.base.shape if axis is None else (self.base.shape[axis],)):
             raise ValueError(f"attempt to get {function.__name__} of an empty sequence")
@@ -296,7 +295,7 @@ class Reductions(ArrayBase):
     def ptp(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
         """The greatest element less the least."""
         if out is not None:
-            raise GraphBreak("numpy-unsupported", "ptp with out=")
+            raise unsupported("ptp with out=")
         return self.max(axis, keepdims=keepdims) - self.min(axis, keepdims=keepdims)
 
     def clip(self, min: Any = None, max: Any = None, out: Any = None, **options: Any) -> Any:
@@ -311,11 +310,11 @@ class Reductions(ArrayBase):
         """To a number of decimals, half to even; NumPy scales, rounds and scales back."""
         kind = self.dtype.kind
         if kind == "b" and decimals >= 0:
-            raise GraphBreak("numpy-unsupported", "booleans are rounded")
+            raise unsupported("booleans are rounded")
         if kind in "iu" and decimals >= 0:
             return call_ufunc(self.arrays, np.positive, (self,), {"out": out})
         if kind in "ciu":
-            raise GraphBreak("numpy-unsupported", f"{self.dtype} is rounded to {decimals} decimals")
+            raise unsupported(f"{self.dtype} is rounded to {decimals} decimals")
         if decimals == 0:
             return call_ufunc(self.arrays, np.rint, (self,), {"out": out})
         scale = 10.0 ** abs(decimals)
@@ -333,15 +332,13 @@ def _sorted_along(array: Any, axis: Any) -> tuple[torch.Tensor, int]:
     if axis is None:
         array, axis = array.ravel(), 0
     if isinstance(axis, tuple) or array.dtype.kind == "c":
-        raise GraphBreak(
-            "numpy-unsupported", "order statistics along several axes, or of complex numbers"
-        )
+        raise unsupported("order statistics along several axes, or of complex numbers")
     kind = np.float64 if array.dtype.kind in "biu" else array.dtype
     moved = array.call(torch.movedim, cast(array.arrays, array.tensor, kind), axis, -1)
     found = array.call(torch.sort, moved, dim=-1)[0]
     size = int(found.shape[-1])
     if size == 0:
-        raise GraphBreak("numpy-unsupported", "order statistics of nothing")
+        raise unsupported("order statistics of nothing")
     return found, size
 
 
@@ -374,7 +371,7 @@ def _median(
     keepdims: Any = False,
 ) -> Any:  # fmt: skip
     if out is not None or overwrite_input:
-        raise GraphBreak("numpy-unsupported", "np.median with out= or overwrite_input=")
+        raise unsupported("np.median with out= or overwrite_input=")
     array = as_array(arrays, a)
     ascending, size = _sorted_along(array, axis)
     low, high = (array.call(torch.select, ascending, -1, at) for at in ((size - 1) // 2, size // 2))
@@ -388,13 +385,11 @@ def _quantile_of(
     if not is_constant(q) or any(
         value not in (None, False, "linear", np._NoValue) for value in options.values()
     ):
-        raise GraphBreak("numpy-unsupported", "quantiles that are not constant, or with options")
+        raise unsupported("quantiles that are not constant, or with options")
     array = as_array(arrays, a)
     wanted = np.asarray(q, np.float64)
     if wanted.ndim > 1 or not ((wanted >= 0) & (wanted <= 1)).all():
-        raise GraphBreak(
-            "numpy-unsupported", "quantiles that are no vector of numbers in their range"
-        )
+        raise unsupported("quantiles that are no vector of numbers in their range")
     ascending, size = _sorted_along(array, axis)
     parts = [
         _kept(array, _unless_nan(array, found, ascending), axis, keepdims)
@@ -428,7 +423,7 @@ def _percentile(
     arrays: Arrays, a: Any, q: Any, axis: Any = None, *, keepdims: Any = False, **options: Any
 ) -> Any:
     if not is_constant(q):
-        raise GraphBreak("numpy-unsupported", "percentiles that are not constant")
+        raise unsupported("percentiles that are not constant")
     return _quantile_of(arrays, a, np.true_divide(q, 100.0).tolist(), axis, keepdims, options)
 
 
@@ -475,7 +470,7 @@ def _nanmean(
     keepdims: Any = False, *, where: Any = True,
 ) -> Any:  # fmt: skip
     if where is not True:
-        raise GraphBreak("numpy-unsupported", "np.nanmean with where=")
+        raise unsupported("np.nanmean with where=")
     filled, present = _without_nan(arrays, a)
     return filled.mean(axis, dtype, out, keepdims, where=present)
 
@@ -486,7 +481,7 @@ def _nan_spread(method: str) -> Callable[..., Any]:
         ddof: Any = 0, keepdims: Any = False, **options: Any,
     ) -> Any:  # fmt: skip
         if options:
-            raise GraphBreak("numpy-unsupported", f"np.nan{method} with {', '.join(options)}")
+            raise unsupported(f"np.nan{method} with {', '.join(options)}")
         filled, present = _without_nan(arrays, a)
         return getattr(filled, method)(axis, dtype, out, ddof, keepdims, where=present)
 
@@ -507,7 +502,7 @@ def _nan_extremum(method: str, filler: float) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         if options or out is not None:
-            raise GraphBreak("numpy-unsupported", f"np.nan{method} with out=, initial= or where=")
+            raise unsupported(f"np.nan{method} with out=, initial= or where=")
         filled, absent = _nan_free(arrays, a, filler)
         found = getattr(filled, method)(axis, keepdims=keepdims)
         if absent is None:

@@ -25,8 +25,7 @@ from flambeau_capture.numpy.arrays import (
     made_anew,
 )
 from flambeau_capture.numpy.indexing import tensor_index
-from flambeau_capture.numpy.layout import NUMBERS, abstract, torch_dtype
-from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.numpy.layout import NUMBERS, abstract, torch_dtype, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +43,7 @@ def call_ufunc(arrays: Arrays, ufunc: Any, args: tuple[Any, ...], kwargs: dict[s
     if is_constant(args) and is_constant(kwargs):
         return made_anew(arrays, ufunc(*args, **kwargs))
     if not kwargs.keys() <= _OPTIONS:
-        raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}({', '.join(kwargs)}=...)")
+        raise unsupported(f"np.{ufunc.__name__}({', '.join(kwargs)}=...)")
     if not ufunc.nin <= len(args) <= ufunc.nargs:
         return ufunc(*args, **kwargs)  # raises NumPy's TypeError
     outs = _outs(ufunc, args, kwargs)
@@ -173,7 +172,7 @@ def _wide_enough(operands: list[Any], kinds: list[Any]) -> list[Any]:
             if not limits.min <= operand <= limits.max:
                 wide = np.iinfo(np.int64)
                 if not wide.min <= operand <= wide.max:
-                    raise GraphBreak("numpy-unsupported", f"comparison of {kind} with {operand}")
+                    raise unsupported(f"comparison of {kind} with {operand}")
                 return [int if each is int else np.dtype(np.int64) for each in kinds]
     return kinds
 
@@ -245,7 +244,7 @@ def call_ufunc_method(
         return call_ufunc(arrays, ufunc, (spread, right), {})
     if name == "at" and ufunc.__name__ in ("add", "subtract") and len(args) == 3 and not kwargs:
         return _accumulate_at(arrays, ufunc, *args)
-    raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.{name}")
+    raise unsupported(f"np.{ufunc.__name__}.{name}")
 
 
 def _as_method(array: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -256,7 +255,7 @@ def _as_method(array: Any, method: str, args: tuple[Any, ...], kwargs: dict[str,
         **kwargs,
     }
     if method in ("max", "min", "all", "any") and given.pop("dtype", None) not in (None, bool):
-        raise GraphBreak("numpy-unsupported", f"{method} with dtype=")
+        raise unsupported(f"{method} with dtype=")
     given = {name: value for name, value in given.items() if value is not np._NoValue}
     return getattr(array, method)(**given)
 
@@ -281,7 +280,7 @@ def _accumulate_at(arrays: Arrays, ufunc: Any, target: Any, index: Any, values: 
     places = index if isinstance(index, tuple) else (index,)
     indices = [tensor_index(arrays, place) for place in places]
     if not all(isinstance(place, torch.Tensor) for place in indices):
-        raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.at with slices")
+        raise unsupported(f"np.{ufunc.__name__}.at with slices")
     arrays.forget(target)
     change = cast(arrays, as_array(arrays, values).tensor, target.dtype)
     if ufunc.__name__ == "subtract":
@@ -319,7 +318,7 @@ def comparison(name: str) -> Operator:
             if name not in ("equal", "not_equal") or self.scalar:
                 return NotImplemented
             if other is not None:
-                raise GraphBreak("numpy-unsupported", f"an array is compared with {other!r}")
+                raise unsupported(f"an array is compared with {other!r}")
             made = self.call(torch.full_like, self.tensor, name == "not_equal", dtype=torch.bool)
             return self.new(made)
         if isinstance(other, torch.Tensor):
@@ -344,11 +343,11 @@ def with_tensor(
     """An operator of a tensor and an array, as torch has it: NumPy scalars are numbers."""
     if not array.scalar:
         if not reflected or name in _COMPARISONS or name == "divmod":
-            raise GraphBreak("numpy-unsupported", "an array is combined with a tensor")
+            raise unsupported("an array is combined with a tensor")
         return call_ufunc(array.arrays, getattr(np, name), (tensor, array), {})
     function = _OPERATORS.get(name)
     if function is None or array.base.dtype is torch.bool or tensor.dtype in _HALVES:
-        raise GraphBreak("numpy-unsupported", f"np.{name} of a NumPy scalar and a tensor")
+        raise unsupported(f"np.{name} of a NumPy scalar and a tensor")
     number = array.call("to", array.base, _weak_dtype(array.base.dtype, tensor.dtype))
     return array.call(function, *((tensor, number) if reflected else (number, tensor)))
 

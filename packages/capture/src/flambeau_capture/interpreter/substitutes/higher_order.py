@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 Saves: TypeAlias = Callable[[Any], bool]
 """Whether a region keeps the results of an ATen operator."""
 
+_CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 _OPTIONS = frozenset(
     parameter.name
     for parameter in inspect.signature(checkpoint).parameters.values()
@@ -75,14 +76,9 @@ def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
     inner = {name: value for name, value in kwargs.items() if name not in _OPTIONS}
     reentrant = kwargs.get("use_reentrant")
     if reentrant is None:
-        raise GraphBreak(
-            "higher-order-operator", "torch.utils.checkpoint.checkpoint without use_reentrant"
-        )
+        raise _break(f"{_CHECKPOINT} without use_reentrant")
     if reentrant and saves is not None:
-        raise GraphBreak(
-            "higher-order-operator",
-            "torch.utils.checkpoint.checkpoint(use_reentrant=True) with context_fn",
-        )
+        raise _break(f"{_CHECKPOINT}(use_reentrant=True) with context_fn")
     first = len(machine.tape.calls)
     if reentrant and torch.is_grad_enabled():
         result = _reentrant(machine, function, tuple(rest), inner)
@@ -117,10 +113,7 @@ def _selective(machine: Machine, args: Any, kwargs: Any) -> Any:
         )  # which guards what it reads
         saves = functools.partial(_is_kept, policy)
     else:
-        raise GraphBreak(
-            "higher-order-operator",
-            "a policy of a checkpoint that does more than look at the operator",
-        )
+        raise _break("a policy of a checkpoint that does more than look at the operator")
     return SelectiveContext(saves), SelectiveContext(saves)
 
 
@@ -163,9 +156,7 @@ def _saves(machine: Machine, context_fn: Any) -> Saves | None:
             return forward.saves
         if type(forward) is type(again) is contextlib.nullcontext:
             return None
-    raise GraphBreak(
-        "higher-order-operator", "a context_fn that gives contexts of the program's own"
-    )
+    raise _break("a context_fn that gives contexts of the program's own")
 
 
 def _region(
@@ -213,10 +204,7 @@ def _hands_on(call: Call) -> bool:
 
 
 def _checkpoint_break(what: str) -> GraphBreak:
-    return GraphBreak(
-        "higher-order-operator",
-        f"torch.utils.checkpoint.checkpoint of {what}, which it does again in the backward",
-    )
+    return _break(f"{_CHECKPOINT} of {what}, which it does again in the backward")
 
 
 def _reentrant(
@@ -224,18 +212,13 @@ def _reentrant(
 ) -> Any:
     """The older variant: runs under no_grad; results require grad if an argument does."""
     if not any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
-        raise GraphBreak(
-            "higher-order-operator",
-            "torch.utils.checkpoint.checkpoint(use_reentrant=True) of arguments that "
-            "require no grad",
-        )
+        raise _break(f"{_CHECKPOINT}(use_reentrant=True) of arguments that require no grad")
     result = _region(machine, function, args, kwargs)
     for item in result if isinstance(result, tuple) else (result,):
         if isinstance(item, torch.Tensor) and item.is_floating_point() and not item.requires_grad:
-            raise GraphBreak(
-                "higher-order-operator",
-                "torch.utils.checkpoint.checkpoint(use_reentrant=True) of a function with "
-                "a result that requires no grad",
+            raise _break(
+                f"{_CHECKPOINT}(use_reentrant=True) of a function with a result that requires no "
+                "grad"
             )
     return result
 

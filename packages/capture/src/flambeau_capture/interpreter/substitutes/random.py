@@ -57,6 +57,10 @@ _GENERATOR = torch.Generator
 _STATE_BYTES = {"cpu": _DEFAULT.get_state().numel(), "cuda": 16}
 
 
+def _break(detail: str) -> GraphBreak:
+    return GraphBreak("host-random", detail)
+
+
 def _default_generator(machine: Machine) -> torch.Generator:
     machine.objects.register(_DEFAULT, Global(vars(torch), "default_generator"))
     return _DEFAULT
@@ -267,7 +271,7 @@ def _check_methods(machine: Machine) -> None:
     replaced = [name for name, found in vars(_RANDOM).items() if _METHODS.get(name) is not found]
     replaced += [name for cls, name in machine.objects.classes_written if cls is _RANDOM]
     if replaced:
-        raise GraphBreak("host-random", f"random.Random.{replaced[0]} has been replaced")
+        raise _break(f"random.Random.{replaced[0]} has been replaced")
 
 
 def _drawing(method: str, function: Any) -> Substitute:
@@ -278,7 +282,7 @@ def _drawing(method: str, function: Any) -> Substitute:
             if hasattr(function, "__code__"):
                 return machine.interpret(function, args, kwargs)
             if not is_host_generator_type(type(generator)):
-                raise GraphBreak("host-random", f"a draw from a {type(generator).__name__}")
+                raise _break(f"a draw from a {type(generator).__name__}")
         return _draw(machine, generator, method, tuple(rest), kwargs)
 
     return substitute
@@ -316,7 +320,7 @@ def _example(method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, know
     except Exception as error:
         if known:
             raise
-        raise GraphBreak("host-random", f"random.{method} of arguments in data: {error}") from None
+        raise _break(f"random.{method} of arguments in data: {error}") from None
 
 
 for _name in _NUMBERS:
@@ -336,7 +340,7 @@ def _choosing(method: str, function: Any) -> Substitute:
         check_generator(machine, generator, method)
         kinds = (list,) if method == "shuffle" else (list, tuple, range, str)
         if not rest or type(rest[0]) not in kinds:
-            raise GraphBreak("host-random", f"random.{method} among other things than a list's")
+            raise _break(f"random.{method} among other things than a list's")
         state = machine.tape.seeded.get(id(generator))
         if state is not None and is_known(tuple(rest[1:])) and is_known(tuple(kwargs.values())):
             return state.draw(method, tuple(rest), kwargs)
@@ -353,9 +357,9 @@ def _choose(
     kinds = {type(item) for item in population}
     rest = (*args[1:], *kwargs.values())
     if len(kinds) != 1 or not kinds <= {int, float} or not is_known(rest):
-        raise GraphBreak("host-random", f"random.{method} among objects")
+        raise _break(f"random.{method} among objects")
     if any(item != item for item in population):
-        raise GraphBreak("host-random", f"random.{method} among numbers that are none")
+        raise _break(f"random.{method} among numbers that are none")
     least, most = min(population), max(population)
     given = (population, *args[1:])
     if method == "shuffle":
@@ -364,7 +368,7 @@ def _choose(
         examples = getattr(_RANDOM(0), method)(*given, **kwargs)  # raises as the program does
     chosen = examples if isinstance(examples, list) else [examples]
     if len(chosen) > _MOST_CHOSEN:
-        raise GraphBreak("host-random", f"random.{method} of {len(chosen)} numbers")
+        raise _break(f"random.{method} of {len(chosen)} numbers")
     known_state(machine, generator, known=False)
     if method == "shuffle":
         args[0][:] = draw_numbers(
@@ -399,7 +403,7 @@ def _breaking(method: str, function: Any) -> Substitute:
     def substitute(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not _is_plain(machine, args[0]):
             return machine.interpret(function, args, kwargs)
-        raise GraphBreak("host-random", f"call of random.{method}")
+        raise _break(f"call of random.{method}")
 
     return substitute
 
@@ -413,7 +417,7 @@ for _name in _BREAKING:
 def _make(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> random.Random:
     given = (*args, *kwargs.values())
     if not given or given[0] is None or not is_known(given):
-        raise GraphBreak("host-random", "a generator is made of a seed that is not known")
+        raise _break("a generator is made of a seed that is not known")
     return make_generator(machine, _RANDOM(*args, **kwargs))  # type: ignore[no-any-return]
 
 
@@ -427,7 +431,7 @@ def _host_seed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     given = (*rest, *kwargs.values())
     if not given or given[0] is None or not is_known(given):
         if kwargs:
-            raise GraphBreak("host-random", "random.seed with arguments by name")
+            raise _break("random.seed with arguments by name")
         seed_anew(machine, generator, *rest)
         return
     scratch = _RANDOM(0)
