@@ -6,7 +6,7 @@
     return (d + 1,)                                                  ->     return (a + 1,)
 
 A copy is a fold of this pass only because nothing in the graph mutates; `unalias_outputs` copies
-where the caller must get memory of its own. A copy that as_strided or its like reads stays: they
+where the caller must get separate memory. A copy that as_strided or its like reads stays: they
 read memory, not values (`operator_facts.READS_MEMORY`).
 """
 

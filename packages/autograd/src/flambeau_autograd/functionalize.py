@@ -319,7 +319,7 @@ class _Functionalizer:
         return value
 
     def _turned(self, op: Any, base: Value) -> Value:
-        """`base` conjugated or negated, in memory of its own; twice is not at all."""
+        """`base` conjugated or negated, in separate memory; twice is not at all."""
         producer = base.producer
         if producer is not None and producer.op is op:
             return next(producer.operands())

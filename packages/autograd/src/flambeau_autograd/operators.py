@@ -26,7 +26,7 @@ class Work(enum.Enum):
     FACTORY = "factory"  # makes a tensor from none
     REDUCTION = "reduction"  # a pass over its operand
     ONCE = "once"  # advances a generator, or checks the data: neither dropped, merged nor repeated
-    HEAVY = "heavy"  # a kernel of its own: products, convolution, attention, sorting, scatters
+    HEAVY = "heavy"  # a separate kernel: products, convolution, attention, sorting, scatters
 
 
 _PRIM_WORK = {
@@ -70,7 +70,7 @@ def work(op: Any) -> Work:
 
 
 def happens_once(node: Node) -> bool:
-    """Whether the call must happen once, where it stands, though nothing may read its results.
+    """Whether the call must happen once, in its place, though nothing may read its results.
 
     It draws from a random generator (dropout with p given as 0 or 1 included), or raises where the
     data is not as it should be.

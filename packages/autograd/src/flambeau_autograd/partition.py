@@ -53,7 +53,7 @@ class Partition:
 
 @dataclass
 class _Joint:
-    """A joint graph with its parts told apart."""
+    """A joint graph with its parts separated."""
 
     graph: Graph
     inputs: list[Any]
@@ -289,7 +289,7 @@ def _repeat(values: Iterable[Value], saved: set[Value], order: dict[Node, None])
 
 
 def _copied(nodes: list[Node], inputs: list[Value], joint: _Joint) -> Graph:
-    """A graph of its own, since a Value has one producer."""
+    """A separate graph, since a Value has one producer."""
     own = {value: Value(value.name, value.spec) for value in inputs}
     result = []
     for node in nodes:

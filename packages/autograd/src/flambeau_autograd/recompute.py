@@ -3,11 +3,11 @@ reads.
 
 Each Value v free of tangents is an edge of capacity cost(v); cutting it means saving v. An edge of
 infinite capacity from each operand to the result lets the backward recompute the result; a Value
-that must not be recomputed hangs on the source instead. Never recomputed are kernels of their own
+that must not be recomputed hangs on the source instead. Never recomputed are separate kernels
 (products, convolutions, attention, sorting, gathers), random draws, reductions to a fraction of
 their operand, and, because recomputing would cost more time than reading:
 
-- what a HEAVY call of the backward reads: it has to stand in memory there anyhow;
+- what a HEAVY call of the backward reads: it is in memory there anyhow;
 - what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory
   there anyhow;
 - the end of a chain of more than `options.recompute_chain` fusible calls.

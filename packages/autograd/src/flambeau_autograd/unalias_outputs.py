@@ -1,4 +1,4 @@
-"""Give outputs, and what is written to inputs, memory of their own where eager does.
+"""Give outputs, and what is written to inputs, separate memory where eager does.
 
     y = aten.sin(x)
     return (y, y)               ->     y = aten.sin(x)

@@ -1,7 +1,7 @@
 """`explain`: compile one call and say what was done with it, or say what was done with a compiled
 callable so far.
 
-print(flambeau.explain(model)(x))        # compiles anew, calls, explains
+print(flambeau.explain(model)(x))        # recompiles, calls, explains
 print(flambeau.explain(compiled))        # what happened to a compiled callable up to now
 
 model: 1 graph, 0 breaks, 0 recompiles, 0.25 s
@@ -176,7 +176,7 @@ def explain(model: Callable[..., Any], **arguments: Any) -> Any:
     """`explain(model, **compile_arguments)(*args, **kwargs)`: compile and run that call, and return
     an Explanation.
 
-    The model is compiled anew, so what compiled callables of it have cached is neither used nor
+    The model is recompiled, so what compiled callables of it have cached is neither used nor
     changed. The call really runs: what it does to the world, it does once.
 
     `explain(compiled)`, for what `flambeau.compile` returned, is the Explanation of all that

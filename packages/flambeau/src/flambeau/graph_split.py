@@ -5,7 +5,7 @@
 
 A call that defines a number or a size (an unbacked symbol), or that changes what no graph can hold
 (inference mode, the state of random generators), runs as it is, under autograd; what stands between
-two of them is a function of its own to the rest of the stack: captured with those sizes symbolic,
+two of them is a separate function to the rest of the stack: captured with those sizes symbolic,
 guarded, compiled at its first call, and again should a size be 0 or 1. Arithmetic on numbers and
 checks of them stay between the pieces. So do `torch.cond` and `torch.while_loop`, whose branches
 and bodies are compiled as pieces are.

@@ -31,7 +31,7 @@ class CompiledModule(nn.Module):
     """What `flambeau.compile(module)` returns.
 
     Copies (deepcopy, pickle) hold a copy of the module and of what the wrapper has (hooks), and
-    compile anew: compiled code belongs to one process and one module.
+    recompile: compiled code belongs to one process and one module.
     """
 
     _orig_mod: nn.Module

@@ -175,7 +175,7 @@ class Builder:
     # Reductions over dims that come back
 
     def restore(self, x: Value, dims: Sequence[int]) -> Value:
-        """x with dims of size 1 put back where a reduction dropped `dims`."""
+        """x with dims of size 1 where a reduction dropped `dims`."""
         for dim in sorted(dims):
             x = self.unsqueeze(x, dim)
         return x

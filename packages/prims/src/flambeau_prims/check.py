@@ -41,7 +41,7 @@ def check_graph(
     specs: bool = False,
     constants: Collection[Value] = (),
 ) -> None:
-    """Raise `GraphError` unless the graph keeps its promises; `constants` stand outside it."""
+    """Raise `GraphError` unless the graph keeps its promises; `constants` are outside it."""
     for problem in problems(graph, functional=functional, specs=specs, constants=constants):
         raise GraphError(f"{problem}\n{format_graph(graph)}")
 

@@ -157,7 +157,7 @@ def _match_layout(
     """`value` with exactly the Spec of the ATen result `old`, offset aside.
 
     `fresh` holds the Values made for this node that no other result has claimed; `alone` asks for
-    memory of its own.
+    separate memory.
     """
     want = old.spec
     if value.spec.dtype is not want.dtype and value.spec.dtype is compute_dtype(want.dtype):

@@ -77,7 +77,7 @@ def _flat(results: Any) -> list[Any]:
 
 
 def _laid_out(result: Tensor, value: Value, symbols: Mapping[str, int]) -> Tensor:
-    """A fresh result in the strides of its Value, in memory of its own."""
+    """A fresh result in the strides of its Value, in separate memory."""
     stride = [evaluate_number(step, symbols) for step in value.spec.stride]
     laid = torch.empty_strided(result.shape, stride, dtype=result.dtype, device=result.device)
     with _version_kept(laid):

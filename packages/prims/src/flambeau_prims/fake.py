@@ -3,7 +3,7 @@
 Eager PyTorch runs on it (autograd, C++ composites, nn.Modules) under a `tracer.Tracer`, which
 answers every ATen call by a shape rule. To C++ a fake lives on `cpu`, or on `meta` when its Spec
 says another device, so that a program for a GPU is traced on any machine; Python sees the Spec's
-device. To C++ each fake also has memory of its own: what memory it really shares is kept in
+device. To C++ each fake also has separate memory: what memory it really shares is kept in
 `storage_record`.
 """
 

@@ -1,7 +1,7 @@
 """Shapes by running an operator on meta tensors: the way out for rare operators without a rule.
 
 Torch's meta kernels can differ from the real ones in strides (a channels_last convolution on CPU is
-one case) and take no symbolic sizes, so every operator of note has a rule of its own and this file
+one case) and take no symbolic sizes, so every operator of note has its own rule and this file
 serves only the long tail. Symbolic sizes are specialised: guards hold them to their values on the
 traced call, and `SizeEnv.specialised` says for what operator.
 """

@@ -161,7 +161,7 @@ class OperatorFacts:
             and not same_shape(result.shape, target.shape)
         ):
             if torch.Tag.pointwise not in self.functional.tags:
-                # Some raise with texts of their own, some resize.
+                # Some raise with their own texts, some resize.
                 raise OutArgument(f"{self.op} writes {result!r} to {target!r}", self.op)
             raise RuntimeError(
                 f"output with shape {list(target.shape)} doesn't match the broadcast shape "

@@ -1,4 +1,4 @@
-"""out= arguments: which of them a graph may write to as they are, which it makes anew, and which
+"""out= arguments: which of them a graph may write to as they are, which it creates, and which
 are left to eager.
 
     torch.mul(x, y, out=o)           o of the result's shape    -> compiled

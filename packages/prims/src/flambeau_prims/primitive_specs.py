@@ -1,6 +1,6 @@
 """The Spec of every primitive's result, by family of primitives.
 
-Each function takes a primitive's positional arguments with Specs where tensors stand, and returns
+Each function takes a primitive's positional arguments with Specs for tensors, and returns
 the result's Spec. Views get the exact strides and offset of the operand's memory; everything else
 is fresh memory, laid out like the operands where that is meaningful and row-major otherwise.
 """

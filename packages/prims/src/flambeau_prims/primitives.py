@@ -77,7 +77,7 @@ class Prim:
     """One primitive operator; `prims.add` in text.
 
     `params` names the positional parameters, each with its type (see `PARAM_TYPES`).
-    `infer(*args)` takes Specs where tensors stand and gives the result's Spec; it raises TypeError
+    `infer(*args)` takes Specs for tensors and gives the result's Spec; it raises TypeError
     or ValueError when the call breaks a law. `reference(*args)` computes the result on real
     tensors.
     """

@@ -86,10 +86,10 @@ class Oracle:
         env = self._env
         names = number.symbols()
         unbacked = {name for name in names if env.symbols[name].index in env.unbacked_atoms}
-        told = self._tell(unbacked)
-        if told is None:
+        answers = self._tell(unbacked)
+        if answers is None:
             raise DataDependentSize(question)
-        values: dict[str, Any] = dict(told)
+        values: dict[str, Any] = dict(answers)
         for name in names - unbacked:
             hint = env.symbols[name].hint
             values[name] = float_of_bits(hint) if is_float_symbol(name) else hint

@@ -77,7 +77,7 @@ class Ranges:
         if upper is not None and upper < 0:
             return False
         if self._env.is_unbacked(difference):
-            # Only what a size must be is assumed without being told: not negative.
+            # Only what a size must be is assumed without a statement: not negative.
             negative = -difference - 1
             if _is_bare(difference):
                 return self.assume_non_negative(difference)

@@ -11,7 +11,7 @@ Each call is answered by its shape rule (`rules.registry.infer`). Calls are reco
 in-place operators too, whose node lists the written argument's own Value as its result, and views,
 whose results share the argument's `storage_record`. A real tensor that is met becomes a constant,
 once. Asking for the contents of a fake tensor raises `DataDependent`, unless it is a literal
-(`torch.tensor(2).item()`) or the tracer is told to go on with `unbacked` numbers.
+(`torch.tensor(2).item()`) or the tracer may go on with `unbacked` numbers.
 """
 
 from __future__ import annotations

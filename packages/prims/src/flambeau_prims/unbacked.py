@@ -162,7 +162,7 @@ def unique2(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[Spec, ...]:
-    """The distinct elements, where each element stands among them, and how often they occur."""
+    """The distinct elements, the index of each element among them, and how often they occur."""
     return _distinct(env, self, return_inverse, return_counts, results=3)
 
 

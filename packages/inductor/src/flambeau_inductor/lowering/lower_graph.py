@@ -125,14 +125,14 @@ class _GraphLowering:
     # Loop nests
 
     def pointwise_nest(self, value: Value, where: str) -> None:
-        """Compute a value at every index, into a buffer of its own."""
+        """Compute a value at every index, into a separate buffer."""
         axes, index = self.axes(value.spec.shape, value.spec.stride, "i")
         elements = self.elements(axes, value.spec.device)
         name = elements.inline(value, index)
         self.finish(elements, self.make(value), value.spec, index, name, axes, (), where)
 
     def reduction_nest(self, node: Node) -> None:
-        """Reduce a value into a buffer of its own."""
+        """Reduce a value into a separate buffer."""
         out, x = result_of(node), node.args[0]
         dims = reduced_dims(node)
         parts = choose_parts(node, dims, self.options)
@@ -187,7 +187,7 @@ class _GraphLowering:
         self.finish(elements, self.make(out), spec, kept, name, outer, inner, node.where)
 
     def cat_nests(self, node: Node) -> None:
-        """Each part of a long cat, copied to its place by a nest of its own."""
+        """Each part of a long cat, copied to its place by a separate nest."""
         out = result_of(node)
         xs, dim = node.args
         buffer = self.make(out)

@@ -1,4 +1,4 @@
-"""Decide which values of a graph get memory of their own, and which are computed inside their
+"""Decide which values of a graph get separate memory, and which are computed inside their
 readers.
 
     a = exp(x); b = add(a, 1)  ->  b only, if a has no other reader
@@ -31,7 +31,7 @@ waits for memory, sooner than one more kernel is launched.
 """
 
 MAX_INLINE_CAT = 4
-"""A cat of more tensors is realized, each part by a loop nest of its own."""
+"""A cat of more tensors is realized, each part by a separate loop nest."""
 
 MAX_CHAIN = 200
 """A value whose expression costs more than this is realized, to bound the size of bodies."""
@@ -41,7 +41,7 @@ MAX_DEPTH = 40
 
 MOVED_COST = 96
 """A value read at several places for one element of its readers (pooling reads a window) is stored
-when computing it anew for each costs more adds than this.
+when recomputing it for each costs more adds than this.
 """
 
 

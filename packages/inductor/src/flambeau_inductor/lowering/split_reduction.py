@@ -3,7 +3,7 @@
     s: f32[64] = sum(x: f32[100000, 64], (0,))   ->   p: f32[128, 64] = sums of chunks of 782 rows
                                                  s: f32[64] = sum(p, (0,))
 
-The last chunk may be short: beyond the end stands the reduction's identity. On a CPU the
+The last chunk may be short: beyond the end is the reduction's identity. On a CPU the
 code generator shares a long reduction out to threads itself.
 """
 

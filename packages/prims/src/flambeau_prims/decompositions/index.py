@@ -294,7 +294,7 @@ def _on_diagonal(
     others = [d for d in range(ndim) if d not in (dim1, dim2)]
     order = (*others, dim1, dim2)
     moved = tuple(shape[d] for d in order)
-    # Along the columns, the diagonal's element i stands at column i + max(offset, 0).
+    # Along the columns, the diagonal's element i is at column i + max(offset, 0).
     length = source.spec.shape[-1]
     low = offset if offset > 0 else 0
     wide = _pad_dim(b, source, len(others), low, moved[-1] - low - length)

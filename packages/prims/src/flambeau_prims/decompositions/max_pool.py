@@ -43,7 +43,7 @@ def max_pool(
     padding: Sequence[int] = (0,),
     dilation: Sequence[int] = (1,), ceil_mode: bool = False, *, ndim: int,
 ) -> Any:  # fmt: skip
-    """Maxima of windows of the last `ndim` dims, and where each stands in its plane or volume."""
+    """Maxima of windows of the last `ndim` dims, and their indices in the plane or volume."""
     windows = windows_of(x.spec, b.result, ndim, kernel_size, stride, padding, dilation, ceil_mode)
     if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
         return NotImplemented
@@ -63,7 +63,7 @@ def max_pool_backward(
 def adaptive_max_pool_backward(
     b: Builder, grad: Value, x: Value, indices: Value, *, ndim: int
 ) -> Any:
-    """Each window's gradient where its greatest element stands."""
+    """Each window's gradient at its greatest element."""
     windows = even_windows(x.spec.shape[-ndim:], grad.spec.shape[-ndim:])
     return _gathered(b, grad, indices, windows)
 

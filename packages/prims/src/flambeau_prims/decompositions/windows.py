@@ -42,11 +42,11 @@ class Windows:
     ceil: bool
 
     def offset(self, tap: int) -> int:
-        """Where tap `tap` of the first window stands."""
+        """The position of tap `tap` of the first window."""
         return tap * self.dilation - self.pad
 
     def inside(self, tap: int) -> tuple[Size, Size]:
-        """The first window whose tap stands in the image, and the first behind those."""
+        """The first window whose tap lies in the image, and the first behind those."""
         offset = self.offset(tap)
         first = -(offset // self.step) if offset < 0 else 0
         if not self.ceil and self.pad <= (self.kernel - 1 - tap) * self.dilation:

@@ -95,7 +95,7 @@ def _in_one_plan(dims: list[int]) -> bool:
 
 def _in_stages(self: Spec, dims: list[int]) -> Spec:
     """Plans of up to three dimensions, those of the smallest strides first; each result has strides
-    that order the dimensions anew.
+    that reorder the dimensions.
     """
     while dims:
         dims = _by_stride(self, dims)
@@ -138,7 +138,7 @@ def _is_row_major(self: Spec) -> bool:
 
 
 def _by_stride(self: Spec, dims: Sequence[int]) -> list[int]:
-    """Dimensions by descending strides, those of one stride as they stand."""
+    """Dimensions by descending strides, those of one stride in their order."""
     result: list[int] = []
     for dim in dims:
         position = len(result)

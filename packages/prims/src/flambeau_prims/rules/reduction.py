@@ -175,7 +175,7 @@ def extremum_along(self: Spec, dim: int, keepdim: bool) -> tuple[Spec, Spec]:
 
 @rule(aten.mode.default)
 def mode(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
-    """The most frequent value along a dimension, and where it stands."""
+    """The most frequent value along a dimension, and its index."""
     if self.dtype.is_complex and self.shape:
         raise not_implemented("mode", self.dtype)
     _check_not_empty(self, dim, "mode()")
@@ -185,7 +185,7 @@ def mode(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
 
 @rule(aten.median.dim, aten.nanmedian.dim)
 def median_along(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
-    """The lower median along a dimension, and where it stands."""
+    """The lower median along a dimension, and its index."""
     if self.dtype == torch.bool:
         raise not_implemented("median", self.dtype)
     return extremum_along(self, dim, keepdim)
@@ -280,7 +280,7 @@ def logcumsumexp(self: Spec, dim: int) -> Spec:
 
 @rule(aten.cummax.default, aten.cummin.default)
 def cummax(self: Spec, dim: int) -> tuple[Spec, Spec]:
-    """Running extrema, and where they stand."""
+    """Running extrema, and their indices."""
     if self.dtype.is_complex and self.shape:
         raise not_implemented("cummax", self.dtype)
     values = scan(self, dim, dtype=self.dtype)

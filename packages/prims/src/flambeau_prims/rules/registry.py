@@ -148,7 +148,7 @@ def cache_for(key: tuple[Any, ...]) -> dict[tuple[Any, ...], Any]:
 
 
 def cache_key(arg: Any) -> Iterator[Any]:
-    """A flat key for arguments: 1, 1.0 and True are told apart, lists and tuples are not."""
+    """A flat key for arguments: 1, 1.0 and True are distinguished, lists and tuples are not."""
     if isinstance(arg, dict):
         for name, item in arg.items():
             yield name

@@ -57,7 +57,7 @@ def argsort_stable(self: Spec, dim: int) -> Spec:
 
 @rule(aten.topk.default)
 def topk(self: Spec, k: Size, dim: int) -> tuple[Spec, Spec]:
-    """The k largest along a dimension, row-major, and where they stand."""
+    """The k largest along a dimension, row-major, and their indices."""
     axis = wrap_dim(dim, self.ndim)
     if lt(k, 0) or gt(k, self.shape[axis] if self.shape else 1):
         raise RuntimeError("selected index k out of range")

@@ -1,4 +1,4 @@
-"""Shape rules of views: results share self's memory, at strides and an offset of their own."""
+"""Shape rules of views: results share self's memory, with their own strides and offset."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ report.
     ASAN_OPTIONS=detect_leaks=0 FLAMBEAU_SANITIZE=1 python program.py
 
 Its library must be loaded before any other, since it replaces malloc: buffers of torch then have
-poisoned borders. What lies in the same allocation is not told apart. Only for finding errors of our
+poisoned borders. What lies in the same allocation is not distinguished. Only for finding errors of our
 own: kernels are slow, and any of libasan's reports is an exit.
 """
 

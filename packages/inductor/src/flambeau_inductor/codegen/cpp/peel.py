@@ -187,7 +187,7 @@ def write_vector_loop(
 def write_peeled(
     writer: LoopWriter, peeled: Peeled, vector: Axis, begin: str, end: str, known: set[str]
 ) -> None:
-    """The loops; `known` names the values that stand before them."""
+    """The loops; `known` names the values defined before them."""
     low, high = begin, end
     if peeled.ranges:
         low, high = _write_ends(writer, peeled.ranges, begin, end)

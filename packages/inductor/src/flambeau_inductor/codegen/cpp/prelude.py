@@ -1,4 +1,4 @@
-"""The text that stands before the kernels of a source: types, and only those helper functions that
+"""The text before the kernels of a source: types, and only those helper functions that
 the kernels use.
 
 No header is included, so the compiler reads kilobytes, not megabytes. Functions of libm are

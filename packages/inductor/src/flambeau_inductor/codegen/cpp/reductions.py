@@ -31,7 +31,7 @@ class Accumulator:
     """The C++ of one Reduce; `{q}` is the part that a vector loop accumulates, `{s}` the whole,
     `{v}` a value, `{at}` its position.
 
-    A variable with a suffix has a placeholder of its own, `{s_nan}`; see `places`.
+    A variable with a suffix has its own placeholder, `{s_nan}`; see `places`.
     `state`: (type, suffix, initial value) of each variable of the whole; `part` likewise, empty if
     values go to the whole directly; `clauses`: the OpenMP operator of each part variable, in order;
     `join`: adds a part to the whole; `merge`: adds another whole (a thread's), `{q}`; `final`: the
