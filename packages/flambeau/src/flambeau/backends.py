@@ -144,7 +144,6 @@ def _builtin(factory: BackendFactory) -> BackendFactory:
 
 
 # The backends of our own
-# -----------------------------------------------------------------------------------------
 
 
 @_builtin

@@ -50,7 +50,6 @@ Number: TypeAlias = "bool | int | float"
 
 
 # 1. Statements.  `name` is the value that a statement defines ("v0"); operands are names.
-# ------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,6 @@ REDUCE_KINDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
 # 2. Loop nests
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +186,6 @@ class ScheduledKernel:
 
 
 # 3. Text
-# ----------------------------------------------------------------------------------------------
 
 DTYPE_NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64",
@@ -241,7 +238,6 @@ def format_kernel(kernel: LoopKernel) -> str:
 
 
 # 4. What a statement depends on
-# ----------------------------------------------------------------------------------------------
 
 
 def operands(statement: Statement) -> tuple[str, ...]:

@@ -33,7 +33,6 @@ V = TypeVar("V")
 
 
 # 1. The table
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,6 @@ SCALAR_OPS: dict[str, ScalarOp] = {
 
 
 # 2. The protocol
-# ----------------------------------------------------------------------------------------------
 
 
 class ScalarOps(Protocol[V]):
@@ -115,7 +113,6 @@ def install(implementer: type, functions: Mapping[str, Callable[..., Any]]) -> N
 
 
 # 3. Replaying
-# ----------------------------------------------------------------------------------------------
 
 
 class Replay:

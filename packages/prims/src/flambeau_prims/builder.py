@@ -235,7 +235,6 @@ def _spec_argument(arg: Any) -> Any:
 
 
 # Constants
-# --------------------------------------------------------------------------------------------------
 
 
 def _constant(x: Operand) -> Node | None:
@@ -276,7 +275,6 @@ def _numbers_for_constants(prim: Prim, operands: tuple[Operand, ...]) -> tuple[O
 
 
 # Calls that change nothing
-# -----------------------------------------------------------------------------------------
 
 
 def _is_number(x: Operand, number: int) -> bool:

@@ -30,7 +30,6 @@ INTEGERS = frozenset({
 
 
 # Pointwise
-# --------------------------------------------------------------------------------------------------
 
 
 def _pointwise(
@@ -76,7 +75,6 @@ def cast(x: Spec, dtype: torch.dtype) -> Spec:
 
 
 # Reductions
-# --------------------------------------------------------------------------------------------------
 
 
 def _reduction(domain: frozenset[torch.dtype]) -> Callable[[Spec, tuple[int, ...]], Spec]:
@@ -100,7 +98,6 @@ def reduce_index(x: Spec, dim: int) -> Spec:
 
 
 # Views
-# --------------------------------------------------------------------------------------------------
 
 
 def expand(x: Spec, shape: tuple[Size, ...]) -> Spec:
@@ -198,7 +195,6 @@ def as_strided(x: Spec, shape: tuple[Size, ...], stride: tuple[Size, ...], offse
 
 
 # Index
-# --------------------------------------------------------------------------------------------------
 
 
 def flip(x: Spec, dims: tuple[int, ...]) -> Spec:
@@ -247,7 +243,6 @@ def cat(xs: Sequence[Spec], dim: int) -> Spec:
 
 
 # Factories and layout
-# -----------------------------------------------------------------------------------------------
 
 
 def full(shape: Sequence[Size], value: Any, dtype: torch.dtype, device: torch.device) -> Spec:
@@ -278,7 +273,6 @@ def to_device(x: Spec, device: torch.device) -> Spec:
 
 
 # Shared
-# --------------------------------------------------------------------------------------------------
 
 
 def _same_dtype(tensors: Sequence[Spec]) -> torch.dtype:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 
 # 0. Dtypes
-# --------------------------------------------------------------------------------------------------
 
 DTYPES = frozenset({
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
@@ -56,7 +55,6 @@ wider) stay calls of ATen; `clone`, which only moves, takes them too.
 """
 
 # 1. What a primitive is
-# ------------------------------------------------------------------------------------------
 
 
 class Kind(enum.Enum):
@@ -158,7 +156,6 @@ def _binary(name: str, meaning: str, infer: Any = specs.arithmetic) -> Prim:
 
 
 # 2. Pointwise: unary
-# --------------------------------------------------------------------------------------------------
 # The default domain is float32 and float64; `arithmetic` adds the integers, `any_real` adds bool.
 
 neg = _unary("neg", "-x", specs.arithmetic)
@@ -201,7 +198,6 @@ signbit = _unary(
 bitwise_not = _unary("bitwise_not", "~x; for bool, not x", specs.bits)
 
 # 3. Pointwise: binary, ternary, cast
-# --------------------------------------------------------------------------------
 
 add = _binary("add", "a + b; integers wrap")
 sub = _binary("sub", "a - b; integers wrap")
@@ -242,7 +238,6 @@ cast = _pointwise(
 )
 
 # 4. Reductions
-# --------------------------------------------------------------------------------------------------
 
 _EXTREME = "NaN if any is NaN; dims must not be empty"
 
@@ -264,7 +259,6 @@ argmin = _reduction(
 )
 
 # 5. Views
-# --------------------------------------------------------------------------------------------------
 
 expand = _view(
     "expand(x: tensor, shape: sizes)", "new leading dims, and dims of size 1 repeated (stride 0)"
@@ -289,7 +283,6 @@ as_strided = _view(
 )
 
 # 6. Index: fresh results read from computed places
-# ----------------------------------------------------------------
 
 flip = _index("flip(x: tensor, dims: dims)", "reversed along dims")
 gather = _index(
@@ -308,7 +301,6 @@ pad = _index(
 cat = _index("cat(xs: tensors, dim: dim)", "joined along dim; one dtype; shapes agree elsewhere")
 
 # 7. Factories
-# --------------------------------------------------------------------------------------------------
 
 full = _factory("full(shape: sizes, value: number, dtype: dtype, device: device)")
 empty = _factory("empty(shape: sizes, dtype: dtype, device: device)", "elements undefined")
@@ -318,7 +310,6 @@ iota = _factory(
 )
 
 # 8. Layout
-# --------------------------------------------------------------------------------------------------
 
 clone = _layout("clone(x: tensor)", "materialise, in the strides of the result's Spec")
 to_device = _layout("to_device(x: tensor, device: device)", "copy to another device")

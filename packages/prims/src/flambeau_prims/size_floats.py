@@ -23,7 +23,7 @@ from flambeau_prims.size_ranges import SizeGuard
 from flambeau_prims.sizes import Expr, ExprEnv, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 Number: TypeAlias = "int | float | Expr | FloatExpr"
 
@@ -228,6 +228,12 @@ PLAIN: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }  # fmt: skip
 
+_CONNECTIVES: dict[str, Callable[[Iterable[bool]], bool]] = {
+    "and": all,
+    "or": any,
+    "not": lambda sides: not next(iter(sides)),
+}
+
 
 class Condition:
     """A relation of numbers ("==", "<", ...), or "and", "or", "not"; not asked yet."""
@@ -240,12 +246,8 @@ class Condition:
 
     def ask(self) -> bool:
         """Whether it holds, guarding if need be."""
-        if self.op == "not":
-            return not ask(self.args[0])
-        if self.op == "and":
-            return all(ask(arg) for arg in self.args)
-        if self.op == "or":
-            return any(ask(arg) for arg in self.args)
+        if self.op in _CONNECTIVES:
+            return _CONNECTIVES[self.op](ask(arg) for arg in self.args)
         a, b = self.args
         if isinstance(a, (float, FloatExpr)) or isinstance(b, (float, FloatExpr)):
             decided = self.known()
@@ -275,12 +277,8 @@ class Condition:
     @property
     def hint(self) -> bool:
         """The answer for the sizes seen while tracing."""
-        if self.op == "not":
-            return not condition_hint(self.args[0])
-        if self.op == "and":
-            return all(condition_hint(arg) for arg in self.args)
-        if self.op == "or":
-            return any(condition_hint(arg) for arg in self.args)
+        if self.op in _CONNECTIVES:
+            return _CONNECTIVES[self.op](condition_hint(arg) for arg in self.args)
         return PLAIN[self.op](number_hint(self.args[0]), number_hint(self.args[1]))
 
     def symbols(self) -> set[str]:
@@ -290,9 +288,8 @@ class Condition:
     def evaluate(self, values: Mapping[str, Any]) -> bool:
         """Whether it holds for these values of the symbols; those of floats are floats."""
         sides = (evaluate_number(arg, values) for arg in self.args)
-        if self.op in ("and", "or"):
-            return all(sides) if self.op == "and" else any(sides)
-        return not next(sides) if self.op == "not" else PLAIN[self.op](*sides)
+        connective = _CONNECTIVES.get(self.op)
+        return PLAIN[self.op](*sides) if connective is None else connective(sides)
 
     def format(self, names: Mapping[str, str]) -> str:
         """A Python expression, symbols called as `names` says."""

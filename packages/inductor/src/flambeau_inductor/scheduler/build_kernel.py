@@ -63,7 +63,6 @@ def build_kernel(
 
 
 # 1. One body
-# ----------------------------------------------------------------------------------------------
 
 
 def fused_body(group: Group, internal: set[str], options: InductorOptions) -> Body:
@@ -142,7 +141,6 @@ class _Replayer:
 
 
 # 2. Fewer axes
-# ----------------------------------------------------------------------------------------------
 
 
 def merge_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
@@ -206,7 +204,6 @@ def _reindexed(statement: Statement, mapping: Mapping, math: RangedMath) -> Stat
 
 
 # 3. Canonical names
-# ----------------------------------------------------------------------------------------------
 
 
 def canonical_kernel(

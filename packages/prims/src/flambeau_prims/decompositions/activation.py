@@ -18,7 +18,6 @@ aten = torch.ops.aten
 
 
 # relu and its relatives
-# ---------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.relu.default)
@@ -115,7 +114,6 @@ def shrink_backward(b: Builder, grad: Value, x: Value, lambd: Any) -> Value:
 
 
 # Sigmoids
-# --------------------------------------------------------------------------------------------------
 
 
 def logistic(b: Builder, x: Value) -> Value:
@@ -215,7 +213,6 @@ def hardswish_backward(b: Builder, grad: Value, x: Value) -> Value:
 
 
 # gelu, mish
-# --------------------------------------------------------------------------------------------------
 
 _TANH_SCALE = math.sqrt(2.0 / math.pi)
 _TANH_CUBIC = 0.044715
@@ -266,7 +263,6 @@ def mish_backward(b: Builder, grad: Value, x: Value) -> Value:
 
 
 # Exponential ramps
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.softplus.default)
@@ -333,7 +329,6 @@ def logit_backward(b: Builder, grad: Value, x: Value, eps: float | None = None) 
 
 
 # Gated halves
-# --------------------------------------------------------------------------------------------------
 
 
 def _halves(b: Builder, x: Value, dim: int) -> tuple[Value, Value]:

@@ -76,7 +76,6 @@ def empty(b: Builder, *args: Any, **options: Any) -> Value:
 
 
 # Progressions
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.arange.default)

@@ -24,7 +24,6 @@ aten = torch.ops.aten
 
 
 # Indirect reads
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.index.Tensor, aten._unsafe_index.Tensor)
@@ -146,7 +145,6 @@ def _roll(b: Builder, x: Value, shift: Size, dim: int) -> Value:
 
 
 # Joining and repeating
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.cat.default)
@@ -193,7 +191,6 @@ def repeat_interleave(
 
 
 # Padding
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.constant_pad_nd.default)
@@ -311,7 +308,6 @@ def _on_diagonal(
 
 
 # Writing a part into a copy of the whole
-# ------------------------------------------------------------------------------------
 
 
 def _to_write(b: Builder, source: Value, x: Value) -> Value:

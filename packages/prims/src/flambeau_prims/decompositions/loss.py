@@ -35,7 +35,6 @@ def _scaled_gradient(b: Builder, grad: Value, x: Value, reduction: int) -> Value
 
 
 # Regression
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.mse_loss.default)
@@ -121,7 +120,6 @@ def soft_margin_loss_backward(
 
 
 # Binary cross entropy
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.binary_cross_entropy.default)
@@ -177,7 +175,6 @@ def binary_cross_entropy_with_logits(
 
 
 # Negative log likelihood
-# --------------------------------------------------------------------------------------------------
 
 
 def _chosen(

@@ -92,7 +92,6 @@ def adaptive_max_pool(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
 
 
 # Forward
-# --------------------------------------------------------------------------------------------------
 
 
 def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, Value]:
@@ -190,7 +189,6 @@ def _folded_maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[
 
 
 # Backward
-# --------------------------------------------------------------------------------------------------
 
 
 def _gather_pays(result: Spec, windows: Sequence[Windows]) -> bool:

@@ -68,7 +68,6 @@ def _weighted(b: Builder, grad: Value, weight: Parameter, dims: Sequence[int]) -
 
 
 # Batch norm
-# --------------------------------------------------------------------------------------------------
 
 
 def _batch_dims(x: Value) -> tuple[int, ...]:
@@ -212,7 +211,6 @@ def _masked(mask: Sequence[bool], *values: Value) -> tuple[Parameter, ...]:
 
 
 # Layer and RMS norm
-# --------------------------------------------------------------------------------------------------
 
 
 def _inner_dims(x: Value, normalized_shape: Sequence[Size]) -> tuple[int, ...]:
@@ -285,7 +283,6 @@ def rms_norm_backward(
 
 
 # Group norm
-# --------------------------------------------------------------------------------------------------
 
 
 def _grouped(b: Builder, x: Value, group: int) -> Value:
@@ -338,7 +335,6 @@ def group_norm_backward(
 
 
 # Weight norm
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten._weight_norm_interface.default)

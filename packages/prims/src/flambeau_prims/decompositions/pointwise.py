@@ -36,7 +36,6 @@ def overloads(name: str, *which: str) -> list[OpOverload]:
 
 
 # Unary operators that are one primitive
-# ---------------------------------------------------------------------------
 
 FLOAT_UNARY = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",
@@ -190,7 +189,6 @@ def special_entr(b: Builder, x: Value) -> Value:
 
 
 # Sums and products
-# ------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.add.Tensor, aten.add.Scalar)
@@ -283,7 +281,6 @@ def lerp(b: Builder, start: Value, end: Value, weight: Operand) -> Value:
 
 
 # Quotients and remainders
-# --------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
@@ -346,7 +343,6 @@ def fmod(b: Builder, x: Operand, y: Operand) -> Value:
 
 
 # Powers, angles, signs
-# ------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.pow.Tensor_Scalar)
@@ -444,7 +440,6 @@ def heaviside(b: Builder, x: Value, values: Value) -> Value:
 
 
 # Extremes
-# --------------------------------------------------------------------------------------------------
 
 
 def binary(b: Builder, x: Operand, y: Operand, *, primitive: str) -> Value:
@@ -482,7 +477,6 @@ def clamp_max(b: Builder, x: Value, max: Operand) -> Value:
 
 
 # Comparisons and logic
-# ----------------------------------------------------------------------------------------------
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -520,7 +514,6 @@ for _name in ("and", "or", "xor"):
 
 
 # Selection
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)

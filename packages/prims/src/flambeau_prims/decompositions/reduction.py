@@ -45,7 +45,6 @@ def count(shape: Sequence[Size], dims: Sequence[int]) -> Size:
 
 
 # Sums and products
-# --------------------------------------------------------------------------------------------------
 
 
 def _accumulated(b: Builder, x: Value, primitive: str, dim: Any, keepdim: bool) -> Value:
@@ -91,7 +90,6 @@ def count_nonzero(b: Builder, x: Value, dim: Dims | int = None) -> Value:
 
 
 # Means and moments
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.mean.default, aten.mean.dim)
@@ -167,7 +165,6 @@ for _name in ("var", "std", "var_mean", "std_mean"):
 
 
 # Norms
-# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(
@@ -218,7 +215,6 @@ def logsumexp(b: Builder, x: Value, dim: Sequence[int], keepdim: bool = False) -
 
 
 # Extremes
-# --------------------------------------------------------------------------------------------------
 
 
 def _extreme(b: Builder, x: Value, dims: tuple[int, ...], primitive: str, keepdim: bool) -> Value:
@@ -298,7 +294,6 @@ def value_selecting_backward(
 
 
 # Truth
-# --------------------------------------------------------------------------------------------------
 
 
 def _truth(

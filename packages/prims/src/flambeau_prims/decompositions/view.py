@@ -97,7 +97,6 @@ def squeeze(b: Builder, x: Value, dims: int | Sequence[int] | None = None) -> Va
 
 
 # Parts
-# --------------------------------------------------------------------------------------------------
 
 
 def clamp_range(start: Size | None, end: Size | None, size: Size) -> tuple[Size, Size]:
@@ -175,7 +174,6 @@ def diagonal(b: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 
 # Windows on memory
-# --------------------------------------------------------------------------------------------------
 
 
 def _copies(x: Value) -> bool:
