@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flambeau_prims import decompositions
 from flambeau_prims.decompositions import extern
 from flambeau_prims.decompositions.registry import decomposition, registered
 from flambeau_prims.primitives import PRIMS
@@ -36,10 +35,6 @@ def test_reasons_are_given_once() -> None:
 
 def test_decompositions_are_of_functional_operators() -> None:
     assert not [op for op in registered() if is_mutating(op)]
-
-
-def test_modules_are_listed() -> None:
-    assert not decompositions.unlisted()
 
 
 def test_a_second_decomposition_is_refused() -> None:

@@ -7,8 +7,8 @@ rules.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
 
 MODULES: tuple[str, ...] = (
     "attention", "convolution", "copy", "factory", "foreach", "forward_mode", "fourier",
@@ -16,22 +16,9 @@ MODULES: tuple[str, ...] = (
     "random", "reduction", "resample", "rnn", "softmax", "sort", "special", "view",
 )  # fmt: skip
 
-_LOADED: list[bool] = []
 
-
+@cache
 def load_all() -> None:
     """Import every module of rules; cheap after the first call."""
-    if _LOADED:
-        return
     for name in MODULES:
         import_module(f"{__name__}.{name}")
-    _LOADED.append(True)
-
-
-def unlisted() -> set[str]:
-    """Files of this folder that MODULES forgets (a test asserts that there are none)."""
-    return (
-        {module.name for module in iter_modules(__path__)}
-        - set(MODULES)
-        - {"overloads", "registry"}
-    )
