@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -183,10 +184,15 @@ def llama_decode(device: str) -> Case:
     model = LlamaForCausalLM(config).to(device, torch.bfloat16).eval()
     cache = StaticCache(config=config, max_cache_len=512)
     positions = [torch.tensor([[place]], device=device) for place in range(64)]
-    token, steps = torch.zeros(1, 1, dtype=torch.long, device=device), iter(range(1 << 60))
-    return Case(
-        DecodeStep(model), lambda f: f(token, positions[next(steps) % len(positions)], cache)
-    )
+    token, steps = torch.zeros(1, 1, dtype=torch.long, device=device), itertools.count()
+
+    def call(f: Any) -> None:
+        place = next(steps) % len(positions)
+        if place == 0:
+            cache.reset()
+        f(token, positions[place], cache)
+
+    return Case(DecodeStep(model), call)
 
 
 GPU_CASES: dict[str, Callable[[str], Case]] = {

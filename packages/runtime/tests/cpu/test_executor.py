@@ -150,7 +150,8 @@ def test_runs_below_autograd_and_autocast(options):
 def test_state_is_restored_after_an_error(options):
     x, w, b, n, acc = mixed_inputs(requires_grad=True)
     run = load(mixed(), dataclasses.replace(options, debug=False))
-    with pytest.raises(RuntimeError, match="must match") as caught:
+    # Before 2.12 torch prints the cause itself.
+    with pytest.raises(RuntimeError, match=r"must match|on standard error") as caught:
         run(x, w, b[:3], n, acc)
     assert "aten.addmm.out" in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
     assert (w * 2).requires_grad

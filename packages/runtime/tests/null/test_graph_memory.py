@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from flambeau_runtime.graph_launch.eligibility import draws_random_numbers, refusal
+from flambeau_runtime.graph_launch.eligibility import (
+    draws_random_numbers,
+    idle_tensors,
+    refusal,
+)
 from flambeau_runtime.graph_launch.memory import memory_of_tensors
 from flambeau_runtime.program import (
     Allocate,
@@ -183,3 +187,37 @@ def test_random_operators_are_known_by_their_tag() -> None:
     assert draws_random_numbers(program(*extern("aten.native_dropout.default")))
     assert draws_random_numbers(program(*extern("aten.rand_like.default")))
     assert not draws_random_numbers(program(*extern("aten.mm.default")))
+
+
+def attention(dropout: float) -> Program:
+    q, o, log_sums = (
+        Tensor(name, (2, 2, 4, 8), (64, 32, 8, 1), "float32", "cuda:0") for name in "qol"
+    )
+    seed, offset = (Tensor(name, (), (), "int64", "cpu") for name in ("seed", "offset"))
+    call = Extern(
+        "aten._scaled_dot_product_efficient_attention.default",
+        (Ref("q"), Ref("q"), Ref("q"), None, True, dropout, False),
+        outputs=("o", "l", "seed", "offset"),
+    )
+    return Program(
+        inputs=("q",),
+        tensors=(q, o, log_sums, seed, offset),
+        symbols=(),
+        sources=(),
+        kernels=(),
+        steps=(call,),
+        outputs=("o",),
+    )
+
+
+def test_attention_without_dropout_makes_a_seed_that_nobody_reads() -> None:
+    program = attention(0.0)
+    assert idle_tensors(program) == {"seed", "offset"}
+    assert refusal(program, any_operator=False) is None
+    assert not draws_random_numbers(program)
+
+
+def test_attention_with_dropout_keeps_its_seed_on_the_cpu() -> None:
+    program = attention(0.5)
+    assert refusal(program, any_operator=False) == "it uses tensors of the CPU"
+    assert draws_random_numbers(program)

@@ -38,7 +38,8 @@ def launcher_of(program: Program, executor: Any, core: ModuleType, options: Runt
     """
     if why_plain(program, options) is not None or core.use_count(torch.empty(1)) is None:
         return executor
-    index = torch.device(program.tensors[0].device).index or 0
+    gpus = (torch.device(tensor.device) for tensor in program.tensors)
+    index = next(gpu.index or 0 for gpu in gpus if gpu.type == "cuda")
     core.open_cuda(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
     always = options.cuda_graphs == "always"
     recorder = Recorder(program, executor, core, index)

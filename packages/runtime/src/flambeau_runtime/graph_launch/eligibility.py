@@ -7,9 +7,11 @@ depend on data), or if a call runs code that we know nothing about.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from flambeau_runtime.program import Extern, Launch, Program
+from flambeau_runtime.program import Extern, Launch, Program, Ref
 
 _HOST_READS = frozenset(
     {
@@ -38,7 +40,8 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
     """Why the Program cannot be recorded, or None. Operators of others than ATen may do anything on
     the host; they are recorded only if `any_operator` is asked for.
     """
-    devices = {tensor.device for tensor in program.tensors}
+    idle = idle_tensors(program)
+    devices = {tensor.device for tensor in program.tensors if tensor.name not in idle}
     if not devices:
         return "it uses no tensor"
     if any(torch.device(device).type != "cuda" for device in devices):
@@ -68,13 +71,45 @@ def _operator_refusal(op: str, *, any_operator: bool) -> str | None:
     return None
 
 
+def idle_tensors(program: Program) -> frozenset[str]:
+    """The tensors of the CPU that nobody reads: attention without dropout makes a seed and an
+    offset on the CPU, and hands them to its backward, which draws nothing either.
+    """
+    idle: set[str] = set()
+    for step in program.steps:
+        if isinstance(step, Extern) and "attention" in step.op and not _drops(step):
+            given = (_argument(step, name) for name in ("philox_seed", "philox_offset"))
+            idle.update(arg.name for arg in given if isinstance(arg, Ref))
+            idle.update(filter(None, step.outputs))
+    return frozenset(
+        tensor.name for tensor in program.tensors if tensor.name in idle and tensor.device == "cpu"
+    )
+
+
 def draws_random_numbers(program: Program) -> bool:
     """Whether a library call of the Program advances a random number generator."""
-    operators = {step.op for step in program.steps if isinstance(step, Extern)}
-    return any(_is_random(op) for op in operators)
+    return any(isinstance(step, Extern) and _is_random(step) for step in program.steps)
 
 
-def _is_random(op: str) -> bool:
+def _is_random(step: Extern) -> bool:
+    seeded = torch.Tag.nondeterministic_seeded in _overload(step.op).tags
+    return seeded and not ("attention" in step.op and not _drops(step))
+
+
+def _drops(step: Extern) -> bool:
+    """Whether a call of attention has dropout."""
+    return _argument(step, "dropout_p") not in (None, 0.0)
+
+
+def _argument(step: Extern, name: str) -> Any:
+    """An argument of a call by its name in the operator's schema; None if it has none such."""
+    for position, argument in enumerate(_overload(step.op)._schema.arguments):
+        if argument.name == name:
+            given = step.args[position] if position < len(step.args) else argument.default_value
+            return step.kwargs.get(name, given)
+    return None
+
+
+def _overload(op: str) -> Any:
     namespace, name, overload = op.split(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    return torch.Tag.nondeterministic_seeded in found.tags
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)

@@ -16,12 +16,12 @@ from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from flambeau_runtime.c_executor import DTYPE_CODES
-from flambeau_runtime.graph_launch.eligibility import draws_random_numbers
+from flambeau_runtime.graph_launch.eligibility import draws_random_numbers, idle_tensors
 from flambeau_runtime.graph_launch.memory import memory_of_tensors
 from flambeau_runtime.program import Program, SizeExpr
 
@@ -77,17 +77,18 @@ class Arena:
             arena = cls._of_streams[device, stream] = cls(device, stream)
         return arena
 
-    def is_used(self) -> bool:
-        """Whether the thread allocates from the pool if it is told to. It does not where the caller
-        has told it to use another one.
-        """
-        with torch.cuda.stream(self.side), torch.cuda.use_mem_pool(self.pool):
-            probe = torch.empty(1, dtype=torch.uint8, device=self.side.device)
-        segments = self.pool.snapshot()
-        return any(
-            0 <= probe.data_ptr() - segment["address"] < segment["total_size"]
-            for segment in segments
-        )
+
+def allocates_from_a_pool(device: int) -> bool:
+    """Whether the caller has told the thread to allocate from a pool of memory: a recording's own
+    memory would come from there.
+    """
+    probe = torch.empty(1, dtype=torch.uint8, device=f"cuda:{device}").data_ptr()
+    return any(
+        segment["device"] == device
+        and 0 <= probe - segment["address"] < segment["total_size"]
+        and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+        for segment in torch.cuda.memory_snapshot()
+    )
 
 
 @dataclass
@@ -129,10 +130,14 @@ class Recorder:
         self.random = draws_random_numbers(program)
         self.calls_libraries = any(memory.in_library for memory in self.memory.values())
         self.public = len(program.outputs) - program.private_outputs
+        self.idle = idle_tensors(program)
         self.library_inputs = [
             memory.input
             for name, memory in self.memory.items()
-            if memory.input is not None and memory.in_library and name in program.inputs
+            if memory.input is not None
+            and memory.in_library
+            and name in program.inputs
+            and name not in self.idle
         ]
         written = set(program.mutated)
         self.stageable = frozenset(
@@ -148,7 +153,8 @@ class Recorder:
         in_place: frozenset[int],
     ) -> Recorded | None:
         """Record the call with these arguments, for replays on `stream` under these settings of
-        libraries; None if another thread is recording for the same stream.
+        libraries. None, if this cannot be now: another thread is recording for the same stream, or
+        the caller allocates from a pool of memory.
 
         Inputs in `staged` (positions) are copied into the graph's memory on each replay; of the
         outputs that the caller sees only those in `in_place` (numbers) may stay in place. Raises
@@ -156,7 +162,7 @@ class Recorder:
         """
         with torch.cuda.device(self.device):  # a pool belongs to the device that is current
             arena = Arena.of(self.device, stream)
-            if not arena.busy.acquire(blocking=False):
+            if allocates_from_a_pool(self.device) or not arena.busy.acquire(blocking=False):
                 return None
             try:
                 if self.program.private_outputs or in_place:
@@ -178,8 +184,6 @@ class Recorder:
         capture = None
         try:
             with _collector_paused():
-                if not arena.is_used():
-                    raise CannotRecord("the caller allocates from a memory pool of their own")
                 with capturing(self.core, arena) as graph:
                     capture = _Capture(self, args, arena.side.cuda_stream, staged, in_place)
                 return capture.finish(graph, stream, settings, arena)
@@ -237,24 +241,33 @@ def _torch_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
     """
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     home = torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[home.device_index]
     with _RANDOM_CAPTURES, torch.cuda.stream(arena.side):
+        state = generator.get_state()
         # The beginning of a capture resets generator state on the device that earlier replays read.
         arena.side.wait_stream(home)
-        pool = cast("Any", arena.pool.id)  # what graph_pool_handle() gives, too
         try:
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            # With a pool of its own: one whose graphs are all gone cannot be captured into again.
+            graph.capture_begin(capture_error_mode="thread_local")
             made = _Graph(replay=graph.replay, keep=graph)
-            try:
-                yield made
-            except BaseException:
-                with contextlib.suppress(RuntimeError):
-                    graph.capture_end()
-                raise
+            yield made
             graph.capture_end()
             graph.instantiate()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            _release(generator, state)
+            raise
         finally:
             home.wait_stream(arena.side)
     made.exec = graph.raw_cuda_graph_exec()
+
+
+def _release(generator: torch.Generator, state: torch.Tensor) -> None:
+    """Free a generator from a capture that failed, which would keep it for ever."""
+    fresh = torch.Generator(generator.device)
+    fresh.set_state(state)
+    generator.graphsafe_set_state(fresh)
 
 
 class _Capture:
@@ -309,7 +322,7 @@ class _Capture:
         for position, name in enumerate(program.inputs):
             memory = self.recorder.memory.get(name)
             arg = self.args[position]
-            if memory is None or not memory.used or arg.numel() == 0:
+            if memory is None or not memory.used or name in self.recorder.idle or not arg.numel():
                 kind, address = Input.UNUSED, 0
             else:
                 address = arg.data_ptr()
@@ -378,6 +391,8 @@ class _Capture:
         kept = private or (in_library and self.allowed_in_place.issuperset(numbers))
         if kept and size > 0 and not torch.is_inference_mode_enabled():
             self._pin(numbers)
+        elif views[0].device.type == "cpu":
+            raise CannotRecord("an output lives on the CPU")
         elif len({view.dtype for view in views}) > 1:
             raise CannotRecord("outputs share memory and differ in dtype")
         else:
