@@ -82,7 +82,7 @@ class CompiledState:
         self.options = options
         self.events: list[Event] = []
         self.listener: Callable[[Event], None] | None = None
-        """Told of each event as it happens."""
+        """Receives each event as it happens."""
         self.resolve_backend: Callable[[Any], Backend] = _callable_backend
         """What a stance's backend, a name perhaps, means for this callable."""
         self._is_continuation = continuations is not None

@@ -145,7 +145,7 @@ def _left_alone(fn: Callable[..., Any]) -> types.FunctionType:
 
 
 def _skipped(fn: Callable[..., Any]) -> types.FunctionType:
-    """A function whose own frame the hook leaves alone: a copy with a code object of its own."""
+    """A function whose own frame the hook leaves alone: a copy with another code object."""
     if not isinstance(fn, types.FunctionType):
 
         @functools.wraps(fn)
@@ -175,7 +175,7 @@ _SUBSTITUTED: dict[int, tuple[Any, types.FunctionType]] = {}
 
 
 def _key(fn: Any) -> Any:
-    """The function itself: bound methods are made anew at each reading."""
+    """The function itself: each read of a bound method makes a new one."""
     return fn.__func__ if isinstance(fn, types.MethodType) else fn
 
 
@@ -287,7 +287,7 @@ class OverriddenFunctions:
 
 
 def overridden_functions() -> OverriddenFunctions:
-    """What was said so far. Torch's tables are read where torch has loaded them, never imported."""
+    """The current overrides. Torch's tables are read if torch has loaded them, never imported."""
     rules = "torch._dynamo.trace_rules"
     with _TABLES_LOCK:
         return OverriddenFunctions(

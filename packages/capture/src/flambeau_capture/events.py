@@ -35,7 +35,7 @@ class EntryInfo:
     skipped: Break | None = None
     """Why calls that this entry serves run eagerly."""
     broken: Break | None = None
-    """Why the graph ends in the middle of the function, which then goes on in other graphs."""
+    """Why the graph ends in the middle of the function, which continues in other graphs."""
 
     assumptions: tuple[Assumption, ...] = ()
     """What its graph checks of data, where the program would otherwise go another way."""

@@ -1,5 +1,5 @@
-"""Frames reached below a graph break: what the frame hook offers is captured like a compiled
-callable of its own.
+"""Frames reached below a graph break: each frame that the hook offers is captured like a compiled
+callable.
 
     sorted(items, key=score)      breaks the graph; C code calls score, whose frames use entries
 
@@ -123,7 +123,7 @@ def _holds_tensors(value: Any, depth: int = 2) -> bool:
 
 
 def _computes(entry: Any) -> bool:
-    """Whether the entry runs a graph with anything in it, or goes on to others."""
+    """Whether the entry runs a graph that is not empty, or continues in others."""
     graph_module = entry.info.graph_module
     return entry.info.broken is not None or (
         graph_module is not None

@@ -24,7 +24,7 @@ class CaptureOptions:
     instruction_limit: a frame that runs this many instructions of bytecode without a call for the
     graph is given up, and runs eagerly. call_limit: a frame that makes more calls of torch than
     this for one graph is given up, and runs eagerly. verbose: print each capture, recompilation and
-    break as it happens. dynamic_shapes: what is said of sizes by the place a tensor is read from
+    break as it happens. dynamic_shapes: marks of sizes by the source of a tensor
     (`marks.marks_by_origin`); with None, marks on tensors do not count. speculate: where the
     program decides by what is in a tensor, go the way that the call being captured goes, and check
     that as the graph runs;

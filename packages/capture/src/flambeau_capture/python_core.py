@@ -72,7 +72,7 @@ class PythonEntry:
     def _run_target(self, *inputs: Any) -> Any:
         assert self.target is not None
         returned = self.target(*inputs)
-        del inputs  # a Tail holds what the frames go on with
+        del inputs  # a Tail holds the arguments of the next frames
         return run_to_end(returned) if self.runs_to_end else returned
 
     def _part(self, result: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The capture record: what the interpreter hands over after it has run one frame on fake objects.
+"""The capture record: the result of interpreting one frame on fake objects.
 
 1. `Capture`  — the whole: the torch-level tape, inputs, guards, side effects and the result; or
 `Break`, why there is none.
@@ -368,12 +368,11 @@ SideEffect: TypeAlias = (
 
 @dataclass(eq=False, slots=True)
 class SuspendedFrame:
-    """One frame at a graph break, as bytecode/resume_code.py takes it up again.
+    """One frame at a graph break, as bytecode/resume_code.py continues it.
 
-    The innermost `performs` the instruction at `index` in the interpreter; the others are in a call
-    there, whose value is the next frame's. `arguments` are the recipes of the layout's parameters,
-    in their order; `following` says where the frame may go on after the instruction, and what it
-    hands over there.
+    The innermost `performs` the instruction at `index` in CPython. The others are in a call there;
+    its value is the next frame's. `arguments` are the recipes of the layout's parameters, in order.
+    `following`: where the frame may continue after the instruction, and with which layout.
     """
 
     frame_code: FrameCode
@@ -466,7 +465,7 @@ class Declared(Protocol):
         """A tensor's symbolic sizes by dimension; None for tensors without declarations."""
 
     def int_at(self, source: Source) -> Expr | None:
-        """The symbol of the int at `source`; None for ints that nothing was said about."""
+        """The symbol of the int at `source`; None for ints without a declaration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where a frame goes on after an instruction, and with what on its stack.
+"""Where a frame continues after an instruction, and with which stack.
 
     CALL 1        on (value, null, value, value)   ->   the next instruction, on (value, value)
     FOR_ITER 12   on (value,)                      ->   the next instruction, on (value, value);  or

@@ -1,12 +1,12 @@
-"""Going on after a graph break: the functions that rebuild the suspended frames, and the compiled
-callables that continue them.
+"""After a graph break: functions that rebuild the suspended frames, and the compiled callables that
+continue them.
 
     entry:   out = graph(x);  return Tail(outer, y, Tail(inner, y))
-    inner:   performs the instruction that broke the graph, hands over to the compiled rest of inner
-    outer:   takes inner's value where it was calling, hands over to the compiled rest of outer
+    inner:   performs the instruction that broke the graph, continues in the compiled rest of inner
+    outer:   takes inner's value where it was calling, continues in the compiled rest of outer
 
-A place that is reached again, as in a loop, finds the callable that continues there: it has guards
-and entries like any other.
+If an instruction is reached again, as in a loop, its callable is reused: it has guards and entries
+like any other.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Changes:
                         yield from self._inside(item, Item(source, at), (*around, recipe))
 
     def _kept(self, before: str, now: str) -> Iterator[tuple[str, frozenset[int]]]:
-        """What is known to change of an object that is handed on as it is, and of what is in it."""
+        """The known changes of an object that is passed on, and of its contents."""
         for text, dims in self._changed.items():
             if text == before or text.startswith(f"{before}["):
                 yield now + text[len(before) :], dims

@@ -17,7 +17,7 @@ saved before graphs of which something may still raise when they have been used;
 that make them last (`writes_last` in the graph module's meta) need not be.
 
 Where what fails is the check of an assumption about data (interpreter/branches/speculation.py), the
-call is another entry's, or captured anew.
+call uses another entry, or is captured again.
 
 Errors of a graph in which nothing may raise (`flambeau_prims.raising`) are the backend's, and reach
 the caller as they are; so do interrupts, errors that say that memory has run out, and what a
@@ -115,7 +115,7 @@ class OnError:
         self._last = ""
         self._assumptions = capture.assumptions
         self.violated: Callable[[Assumption], None] | None = None
-        """Told of an assumption that does not hold."""
+        """Receives an assumption that does not hold."""
         self._violated_before: set[Assumption] = set()
 
     @classmethod

@@ -137,7 +137,7 @@ class _TensorWriter:
         self._kept: list[torch.UntypedStorage] = []
 
     def write(self, name: str, tensor: torch.Tensor) -> dict[str, Any]:
-        """What is said of one tensor beside its storage's bytes."""
+        """The description of one tensor, without the bytes of its storage."""
         if tensor.layout is not torch.strided or tensor.device.type == "meta":
             raise TypeError(
                 f"an exported file cannot hold {name}: a tensor with {tensor.layout} on "

@@ -277,7 +277,7 @@ def _by_name(dynamic_shapes: Any, names: list[str]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Makes the trees of arguments, numbers their leaves, and notes what was said of sizes."""
+    """Builds the trees of arguments, numbers their leaves, and collects declared sizes."""
 
     def __init__(self) -> None:
         self.inputs: list[Any] = []
@@ -365,7 +365,7 @@ class _Reader:
 
     @staticmethod
     def sequence(said: Any, length: int, path: str) -> list[Any]:
-        """What was said of each item of a sequence."""
+        """The declaration of each item of a sequence."""
         if said is None or isinstance(said, Hint):
             return [said] * length
         if not isinstance(said, (tuple, list)) or len(said) != length:
@@ -376,7 +376,7 @@ class _Reader:
 
     @staticmethod
     def mapping(said: Any, keys: list[Any], path: str) -> dict[Any, Any]:
-        """What was said of each entry of a mapping."""
+        """The declaration of each entry of a mapping."""
         if said is None or isinstance(said, Hint):
             return dict.fromkeys(keys, said)
         if not isinstance(said, Mapping):
@@ -388,7 +388,7 @@ class _Reader:
 
 
 def _dims_of(said: Any, tensor: torch.Tensor, path: str) -> dict[int, Any]:
-    """What was said of each dimension of a tensor."""
+    """The declaration of each dimension of a tensor."""
     if said is None:
         return {}
     if isinstance(said, Hint):

@@ -138,7 +138,7 @@ class CapturedGraphModule(fx.GraphModule):
 
     def forward(self, *args: Any) -> Any:
         """Run the graph. Code generation replaces this method in the module's own class."""
-        own = vars(type(self))  # each GraphModule has a class of its own
+        own = vars(type(self))  # each GraphModule has another class
         if "forward" not in own:
             with _GENERATING:
                 if "forward" not in own:

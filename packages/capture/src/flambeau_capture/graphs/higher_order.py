@@ -371,7 +371,7 @@ def _only_shapes(condition: torch.Tensor) -> bool:
 
 
 def _unshared(results: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Results in memory of their own: which memory they would share depends on the branch."""
+    """Copies of the results: the memory that they share depends on the branch."""
     taken = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
     return tuple(r.clone() if r.untyped_storage().data_ptr() in taken else r for r in results)
 

@@ -106,7 +106,7 @@ def breaking(id: str, detail: str, *, hint: str = "") -> Substitute:
 
 
 def compiling(machine: Recorder, args: Args, kwargs: Kwargs) -> bool:
-    """`is_compiling()`: the program may now go a way of its own, which eager does not."""
+    """`is_compiling()`: the program may now take a path that eager does not take."""
     machine.observed_is_compiling |= machine.strategy.compiling
     return machine.strategy.compiling
 

@@ -363,7 +363,7 @@ class _CapturedBackward:
     results: tuple[int | None, ...]
 
     def placed(self, kept: dict[Any, int], lifted: dict[Any, int]) -> Backward:
-        """The Backward, told where its arguments are; the graph takes kept tensors first."""
+        """The Backward with the positions of its arguments; kept tensors come first."""
         ordered = [v for v in self.lifted if v in kept] + [v for v in self.lifted if v not in kept]
         _reorder_placeholders(self.graph, self.lifted, ordered)
         return Backward(

@@ -166,7 +166,7 @@ def _region(
     kwargs: dict[str, Any],
     saves: Saves | None = None,
 ) -> Any:
-    """Call the function, and mark its calls; an outer region, which ends later, marks them anew."""
+    """Call the function, and mark its calls; an outer region ends later, and marks them again."""
     calls = machine.tape.calls
     first = len(calls)
     mark = machine.tape.values_made()

@@ -234,7 +234,7 @@ def _registering(method: Any) -> Substitute:
     def register(machine: Machine, args: Any, kwargs: Any) -> HookHandle:
         given: list[Any] = [*args, *kwargs.values()]
         tensor, hook = given
-        method(tensor, hook).remove()  # for its errors: the fake tensor has no backward of its own
+        method(tensor, hook).remove()  # for its errors: fake tensors have no backward
         return note(machine, method, (tensor, hook))
 
     return register
