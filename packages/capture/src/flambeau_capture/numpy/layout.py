@@ -4,8 +4,8 @@ NumPy's iterator visits its operands in the order of their strides ("K" order) a
 in that order. torch decides alike for one operand and differently for several. Orders are tuples of
 axes, outermost first.
 
-A handler of one of NumPy's functions takes the machine and NumPy's own arguments, and makes torch
-calls on the tape. The files of the subjects fill the table.
+A handler of one of NumPy's functions takes the arrays of the capture and NumPy's own arguments, and
+records torch calls. The files of the subjects fill the table.
 """
 
 from __future__ import annotations
