@@ -5,6 +5,7 @@ breaks and in what is returned.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import traceback
 import unittest
@@ -243,3 +244,48 @@ def test_a_returned_exception_names_where_it_was_raised():
     first, second = compiled(torch.ones(3)), compiled(torch.ones(3))
     assert places(first.__traceback__) == places(second.__traceback__) == wanted
     assert first.__traceback__ is not second.__traceback__
+
+
+def _raises(scale, x):
+    label = "made here"
+    y = x * scale
+    raise ValueError(label, y.shape)
+
+
+def _caught(x, note):
+    try:
+        _raises(3, x)
+    except ValueError as error:
+        gc.collect()
+        return error
+
+
+def _cleared(x, note):
+    try:
+        _raises(3, x)
+    except ValueError as error:
+        traceback.clear_frames(error.__traceback__.tb_next)
+        gc.collect()
+        return error
+
+
+@pytest.mark.parametrize("program", [_caught, _cleared])
+def test_variables_of_frames_that_raised(program):
+    """Constants and what existed before the call are shown; computed values (`y`) are not."""
+    fn = flambeau_capture.compile(program, backend=run_graph)
+    for _ in range(2):
+        x = torch.ones(2)
+        seen = []
+        for run in (program, fn):
+            link, found = run(x, "note").__traceback__, []
+            while link is not None:
+                variables = dict(link.tb_frame.f_locals)
+                variables.pop("y", None)
+                found.append((link.tb_frame.f_code.co_name, link.tb_lineno, variables))
+                link = link.tb_next
+            seen.append(found)
+        assert [names[:2] for names in seen[0]] == [names[:2] for names in seen[1]]
+        for (*_, expected), (*_, shown) in zip(*seen, strict=True):
+            assert expected.keys() == shown.keys()
+            assert shown.pop("x", None) is expected.pop("x", None)
+            assert shown == expected

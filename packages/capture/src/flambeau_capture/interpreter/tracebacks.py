@@ -2,8 +2,8 @@
 as those of an eager run do.
 
 An entry of a traceback holds a frame, and an interpreted frame has none. A generator that is never
-begun gives one: its code has the name, file and positions of the program's function, it holds no
-locals, and no frame called it.
+begun gives one: its code has the name, file and positions of the program's function, and no frame
+called it. It holds the variables whose values nothing has to compute.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
+from flambeau_capture.interpreter.values.classes import SCALARS
+from flambeau_capture.interpreter.values.lazy_values import LazyValue
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from flambeau_capture.interpreter.protocols import ActiveFrame
+    from flambeau_capture.interpreter.protocols import ActiveFrame, RecipeMaker
     from flambeau_capture.record import Recipe
 
 
@@ -40,12 +44,33 @@ def raised_in(frame: ActiveFrame, error: BaseException) -> types.TracebackType |
     if code is None or (behind is not None and frame.code.names_at[index] == "RERAISE"):
         return behind
     resumable = bool(code.co_flags & inspect.CO_GENERATOR) and frame.code.unwinds[index] is not None
-    stand_in = _stand_in(code, _RESUMABLE_MARK if resumable else _MARK)
+    variables = _variables(frame)
+    stand_in = _stand_in(code, _RESUMABLE_MARK if resumable else _MARK, tuple(variables))
     offset, line = 2 * frame.code.offsets[index], frame.code.line(index)
-    return _entry(_Place(stand_in, frame.globals, offset, line), behind)
+    return _entry(_Place(stand_in, frame.globals, offset, line), variables.values(), behind)
 
 
-def _stand_in(code: types.CodeType, mark: object) -> types.CodeType:
+def _variables(frame: ActiveFrame) -> dict[str, Any]:
+    """The variables that a stand-in shows: constants, and what existed before the call.
+
+    All others would have to be computed, or kept, for a reader that they rarely have.
+    """
+    machine = frame.machine
+    found = {}
+    for name, value in zip(frame.code.local_names, frame.locals, strict=True):
+        kind = type(value)
+        if not name.isidentifier():
+            continue
+        if issubclass(kind, torch.Tensor):
+            is_seen = machine.tape.input_of(value) is not None
+        else:
+            is_seen = kind is LazyValue or machine.objects.source_of(value) is not None
+        if kind in SCALARS or (is_seen and kind is not types.CellType):
+            found[name] = value
+    return found
+
+
+def _stand_in(code: types.CodeType, mark: object, names: tuple[str, ...]) -> types.CodeType:
     """A generator's code with the name, file and positions of `code`, and of its length: CPython's
     tracing writes beyond its array if the position table is longer. `mark` is its last constant.
     """
@@ -59,6 +84,9 @@ def _stand_in(code: types.CodeType, mark: object) -> types.CodeType:
         co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,
         co_linetable=code.co_linetable + _NO_POSITION * beyond,
+        co_varnames=names,
+        co_nlocals=len(names),
+        co_argcount=len(names),
     )
 
 
@@ -94,15 +122,20 @@ def has_locals(traceback: types.TracebackType | None) -> bool:
     return False
 
 
-def traceback_recipe(traceback: types.TracebackType) -> Recipe:
+def traceback_recipe(rebuild: RecipeMaker, traceback: types.TracebackType) -> Recipe:
     """A traceback made anew in each call: a program may cut and join tracebacks."""
-    places = []
+    places: list[_Place] = []
+    values: list[Recipe] = []
     link: types.TracebackType | None = traceback
     while link is not None:
-        frame = link.tb_frame
-        places.append(_Place(frame.f_code, frame.f_globals, link.tb_lasti, link.tb_lineno))
+        frame, code = link.tb_frame, link.tb_frame.f_code
+        held = dict(frame.f_locals)
+        if len(held) < code.co_argcount:  # cleared
+            code, held = code.replace(co_varnames=(), co_nlocals=0, co_argcount=0), {}
+        values += [rebuild.recipe(held[name]) for name in code.co_varnames]
+        places.append(_Place(code, frame.f_globals, link.tb_lasti, link.tb_lineno))
         link = link.tb_next
-    return CallRecipe(_chain, (Const(_Places(places)),))
+    return CallRecipe(_chain, (Const(_Places(places)), *values))
 
 
 class _Places:
@@ -112,15 +145,19 @@ class _Places:
         self.places = places
 
 
-def _chain(found: _Places) -> types.TracebackType | None:
-    made = None
+def _chain(found: _Places, *values: Any) -> types.TracebackType | None:
+    made, end = None, len(values)
     for place in reversed(found.places):
-        made = _entry(place, made)
+        begin = end - place.code.co_argcount
+        made = _entry(place, values[begin:end], made)
+        end = begin
     return made
 
 
-def _entry(place: _Place, behind: types.TracebackType | None) -> types.TracebackType:
-    begun_never = types.FunctionType(place.code, place.namespace)()
+def _entry(
+    place: _Place, values: Iterable[Any], behind: types.TracebackType | None
+) -> types.TracebackType:
+    begun_never = types.FunctionType(place.code, place.namespace)(*values)
     return types.TracebackType(behind, begun_never.gi_frame, place.offset, place.line)
 
 

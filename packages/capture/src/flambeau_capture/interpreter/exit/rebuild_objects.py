@@ -59,7 +59,7 @@ def exception_recipe(rebuild: MachineRecipes, error: BaseException) -> Recipe:
     made, traceback = _untraced_recipe(rebuild, error), made_part(error)
     if traceback is None:
         return made
-    return CallRecipe(_with_traceback, (made, traceback_recipe(traceback)))
+    return CallRecipe(_with_traceback, (made, traceback_recipe(rebuild, traceback)))
 
 
 def _untraced_recipe(rebuild: MachineRecipes, error: BaseException) -> Recipe:

@@ -368,8 +368,8 @@ for _function in (
 
 @substitute_for(traceback.clear_frames)
 def _clear_frames(machine: Machine, args: Any, kwargs: Any) -> None:
-    """Nothing to clear: ended frames hold no locals, and running ones refuse."""
-    trace = (*args, *kwargs.values())[0] if len(args) + len(kwargs) == 1 else MISSING
+    """Clear the stand-ins of ended frames; running frames refuse."""
+    trace: Any = (*args, *kwargs.values())[0] if len(args) + len(kwargs) == 1 else MISSING
     ended = trace is None or (
         type(trace) is types.TracebackType
         and not machine.objects.is_known(trace)
@@ -377,3 +377,5 @@ def _clear_frames(machine: Machine, args: Any, kwargs: Any) -> None:
     )
     if not ended or not kwargs.keys() <= {"tb"}:
         machine.interpret(traceback.clear_frames, args, kwargs)
+    elif trace is not None:
+        traceback.clear_frames(trace)
