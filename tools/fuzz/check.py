@@ -32,7 +32,14 @@ def difference(source: Source, **options: Any) -> str | None:
     except Exception as error:
         lines = str(error).splitlines()
         return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    if any(_REFUSED in text for text in found):
+        found = [text for text in found if "where eager has None" not in text]
+    found = [text for text in found if _REFUSED not in text]
     return found[0] if found else None
+
+
+_REFUSED = "grad_error: None, not RuntimeError: Found dtype"
+"""Torch 2.11 has no gradient of a loss of two dtypes; a compiled program has it."""
 
 
 def shrink(source: Source, **options: Any) -> Source:

@@ -8,7 +8,7 @@ dtype, and is rounded once.
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -460,7 +460,23 @@ for _name, _short in (("maximum", "max"), ("minimum", "min")):
     decomposition(getattr(aten, f"f{_short}").default)(partial(number_extremum, primitive=_name))
 
 
-@decomposition(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor)
+@decomposition(aten.clamp.default)
+def clamp_to_numbers(
+    b: Builder, x: Value, min: Operand | None = None, max: Operand | None = None
+) -> Value:
+    """As `clamp`, but torch 2.11 ignores a lone bound that is NaN."""
+    lone = max if min is None else min if max is None else None
+    if isinstance(lone, float) and math.isnan(lone) and not _clamps_to_nan():
+        return b.promote([x, lone])[0]
+    return clamp(b, x, min, max)
+
+
+@cache
+def _clamps_to_nan() -> bool:
+    return bool(torch.zeros(1).clamp(math.nan).isnan())
+
+
+@decomposition(aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp(b: Builder, x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     """min(max(x, min), max)."""
     bounds = [bound for bound in (min, max) if bound is not None]
