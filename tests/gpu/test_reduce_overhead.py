@@ -481,6 +481,25 @@ def test_a_memory_pool_of_the_caller(name: str, when: str) -> None:
     del x, got, ones, kept  # before the pool
 
 
+def test_a_function_that_is_dropped_while_the_caller_captures() -> None:
+    x = randn(64, 64)
+    compiled = compiled_for(mixed, ALWAYS)
+    for _ in range(WARM):
+        compiled(x)
+    assert_launched(compiled, ALWAYS)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2
+        del compiled
+        gc.collect()
+    graph.replay()
+    assert torch.equal(y, x * 2)
+    again = compiled_for(pointwise, ALWAYS)
+    for _ in range(WARM):
+        close(again(x), pointwise(x))
+    assert_launched(again, ALWAYS)
+
+
 def test_garbage_collection_and_empty_cache_between_calls() -> None:
     beside = Beside(mixed)
     for _ in range(2 * WARM):

@@ -91,6 +91,26 @@ def allocates_from_a_pool(device: int) -> bool:
     )
 
 
+_DEFERRED: list[tuple[Any, ...]] = []
+"""What could not be freed when it was dropped."""
+
+
+class _Memory:
+    """Keeps a recording's graph and pools alive; dropped from the last to the first.
+
+    Freeing them synchronises with the device, which ends a capture that the caller is in the middle
+    of: what the collector drops there is freed by the next recording.
+    """
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at the interpreter's end torch may be gone
+            if torch.cuda.is_current_stream_capturing():
+                _DEFERRED.append(self.items)
+
+
 @dataclass
 class Tables:
     """What csrc/recording.c needs, as flat lists of ints in the order that it reads."""
@@ -160,6 +180,7 @@ class Recorder:
         outputs that the caller sees only those in `in_place` (numbers) may stay in place. Raises
         CannotRecord.
         """
+        _DEFERRED.clear()
         with torch.cuda.device(self.device):  # a pool belongs to the device that is current
             arena = Arena.of(self.device, stream)
             if allocates_from_a_pool(self.device) or not arena.busy.acquire(blocking=False):
@@ -460,7 +481,7 @@ class _Capture:
         pinned = tuple((tensor, recorder.core.use_count(tensor)) for tensor in tables.pinned)
         recording = recorder.core.Recording(
             executor=recorder.executor,
-            keep=(arena, arena.pool, graph.keep),  # dropped from the last to the first
+            keep=_Memory(arena, arena.pool, graph.keep),
             replay=graph.replay,
             exec=graph.exec,
             device=recorder.device,
