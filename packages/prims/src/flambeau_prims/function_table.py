@@ -18,7 +18,7 @@ up itself.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -122,22 +122,6 @@ def check(condition: Any, message: Any = None, error: type[Exception] = RuntimeE
         raise error(message() if callable(message) else message or "Expected cond to be True")
 
 
-def _check_index(condition: Any, message: Any = None) -> None:
-    check(condition, message, IndexError)
-
-
-def _check_value(condition: Any, message: Any = None) -> None:
-    check(condition, message, ValueError)
-
-
-def _check_type(condition: Any, message: Any = None) -> None:
-    check(condition, message, TypeError)
-
-
-def _check_not_implemented(condition: Any, message: Any = None) -> None:
-    check(condition, message, NotImplementedError)
-
-
 def _check_is_size(size: Any, message: Any = None, *, max: Any = None) -> None:
     check(size >= 0, message)
     if max is not None:
@@ -146,10 +130,10 @@ def _check_is_size(size: Any, message: Any = None, *, max: Any = None) -> None:
 
 ANYWHERE: dict[Any, Callable[..., Any]] = {
     torch._check: check,
-    torch._check_index: _check_index,
-    torch._check_value: _check_value,
-    torch._check_type: _check_type,
-    torch._check_not_implemented: _check_not_implemented,
+    torch._check_index: partial(check, error=IndexError),
+    torch._check_value: partial(check, error=ValueError),
+    torch._check_type: partial(check, error=TypeError),
+    torch._check_not_implemented: partial(check, error=NotImplementedError),
     torch._check_is_size: _check_is_size,
     **(symbolic_matmul.REPLACEMENTS if symbolic_matmul.needed() else {}),
 }
