@@ -74,13 +74,13 @@ def partition(
     inputs: int,
     forward_outputs: int,
     options: AutogradOptions,
-    copied: Iterable[Value] = (),
+    writable: Iterable[Value] = (),
 ) -> Partition:
     """Part a functional joint graph of `inputs` forward inputs (tangents follow) and
     `forward_outputs` forward outputs.
 
-    `copied` are inputs that the caller overwrites after the forward, besides those of
-    `graph.writes`.
+    `writable` are inputs and outputs that the caller may overwrite between forward and backward,
+    besides those of `graph.writes`: the backward reads copies of them.
     """
     joint = _Joint(
         graph,
@@ -92,7 +92,7 @@ def partition(
     joint.after_tangents = _backward_values(graph, joint.tangents)
     forward_nodes = _forward_nodes(joint)
     wanted = _read_by_backward(joint)
-    written = {target for target, _ in graph.writes} | set(copied)
+    written = {target for target, _ in graph.writes} | {memory_of(value) for value in writable}
     inside = inside_regions(graph, forward_nodes, joint.after_tangents, joint.results)
     if options.partition == "save_all":
         saved = _frontier(joint, forward_nodes, wanted, inside)
@@ -177,7 +177,7 @@ def _frontier(
 def _kept_from_writes(
     joint: _Joint, saved: list[Value], written: set[Value], primitive: bool
 ) -> dict[Value, Value]:
-    """For each saved Value what the forward returns: a copy if an input it views is written."""
+    """For each saved Value what the forward returns: a copy if its memory is `written`."""
     copies = {}
     for value in saved:
         copies[value] = value

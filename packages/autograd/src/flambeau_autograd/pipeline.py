@@ -12,7 +12,7 @@ from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.double_backward import dependences
 from flambeau_autograd.fold_identities import fold_identities
-from flambeau_autograd.functionalize import functionalize
+from flambeau_autograd.functionalize import dense_order, functionalize
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
@@ -20,7 +20,12 @@ from flambeau_autograd.partition import describe, partition
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
 from flambeau_autograd.runtime_wrappers import Call, Training, once, wrap_inference, wrap_training
-from flambeau_autograd.saved_versions import Watched, reads_of_backward, watched_tensors
+from flambeau_autograd.saved_versions import (
+    Watched,
+    reads_of_backward,
+    reads_of_partition,
+    watched_tensors,
+)
 from flambeau_autograd.unalias_outputs import unalias_outputs
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.decompose import decompose
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from flambeau_autograd.aliases import Alias
     from flambeau_autograd.double_backward import Dependence
     from flambeau_autograd.joint_trace import Trace
+    from flambeau_autograd.partition import Partition
     from flambeau_autograd.runtime_wrappers import Compiled
     from flambeau_prims.graph import Graph
 
@@ -131,7 +137,10 @@ def _compile(
     )  # fmt: skip
     if not traced.trains:
         return wrap_inference(compiler(joint, "inference"), call)
-    part = partition(joint, inputs, traced.results, options, _copied_inputs(joint, traced))
+    reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
+    given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
+    parameters = {("input", at) for at, x in enumerate(given) if isinstance(x, torch.nn.Parameter)}
+    part, always = _partition(joint, traced, options, reads, parameters)
     gm.meta["partition"] = describe(part)
     if options.check:
         check_graph(part.forward, "partition")
@@ -158,10 +167,11 @@ def _compile(
         handles=_handles(result, joint, traced, example_inputs),
         watched=watched_tensors(
             part,
-            _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies}),
+            reads,
             traced.results,
             traced.tangents,
             call.inference,
+            always,
         ),
         name=gm.meta.get("name", ""),
         where=next((str(node.where) for node in joint.nodes if node.where), ""),
@@ -212,6 +222,59 @@ def _reads_of_eager(traced: Trace, inputs: int, counts: dict[int, int]) -> list[
         for root, numbers in reads.items()
         if root in roots
     ]
+
+
+def _partition(
+    joint: Graph,
+    traced: Trace,
+    options: AutogradOptions,
+    reads: list[Watched],
+    parameters: set[tuple[str, int]],
+) -> tuple[Partition, set[tuple[str, int]]]:
+    """The partition, and the inputs and outputs whose versions are checked whatever the results.
+
+    The backward reads a copy of what it reads for the gradients of more results than eager's does.
+    """
+    inputs = len(joint.inputs) - len(traced.tangents)
+    writable = _copied_inputs(joint, traced) | _unread_by_eager(joint, traced, reads, parameters)
+    eager: dict[tuple[str, int], frozenset[int]] = {
+        (each.side, each.position): each.results for each in reads
+    }
+    places: dict[str, list[Any]] = {"input": joint.inputs, "output": joint.outputs}
+    while True:
+        part = partition(joint, inputs, traced.results, options, writable)
+        more = {
+            (side, at)
+            for (side, at), results in reads_of_partition(part, traced.tangents).items()
+            if (side, at) in eager and not results <= eager[side, at]
+        }
+        found = [places[side][at] for side, at in more - parameters]
+        copied = {value for value in found if dense_order(value.spec) is not None} - writable
+        if not copied:
+            return part, more | parameters
+        writable |= copied
+
+
+def _unread_by_eager(
+    joint: Graph, traced: Trace, reads: list[Watched], parameters: set[tuple[str, int]]
+) -> set[Value]:
+    """The caller's tensors that eager's backward does not read: the caller may write to them.
+
+    Parameters are left out: to save what is computed from them (a cast to a smaller dtype) costs as
+    much memory as they take. So is memory with gaps, of which the backward could read no copy.
+    """
+    read = {(each.side, each.position) for each in reads} | parameters
+    inputs = len(joint.inputs) - len(traced.tangents)
+    given = [("input", at, value) for at, value in enumerate(joint.inputs[:inputs])]
+    returned = [("output", at, out) for at, out in enumerate(joint.outputs[: traced.results])]
+    return {
+        value
+        for side, at, value in (*given, *returned)
+        if (side, at) not in read
+        and isinstance(value, Value)
+        and value not in traced.literals
+        and dense_order(value.spec) is not None
+    }
 
 
 def prepare(traced: Trace, options: AutogradOptions) -> Graph:

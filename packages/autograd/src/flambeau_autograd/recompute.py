@@ -52,8 +52,8 @@ def saved_by_minimum_cut(
 ) -> list[Value]:
     """The Values to save so that the backward can compute `wanted`, in the order of the graph.
 
-    `inputs`, `results` and `forward_nodes` are those of the forward alone; `written` are the inputs
-    that it overwrites; `inside` are Values that must not be saved.
+    `inputs`, `results` and `forward_nodes` are those of the forward alone; `written` is memory that
+    is overwritten before the backward reads it; `inside` are Values that must not be saved.
     """
     network = _Network(
         graph, inputs, results, set(forward_nodes), after_tangents, written, inside, options
@@ -140,13 +140,13 @@ class _Network:
 
     def _cost(self, value: Value) -> int:
         if value in self._inputs:
-            # A written input would have to be copied, since the backward runs after the write.
+            # Would have to be copied, since the backward runs after the write.
             return _INPUT_COST if value not in self._written else 1 + size_in_bytes(value)
         memory = memory_of(value)
         if memory is not value:
             # Twice the base, so that the base is saved and the view taken again.
             return 2 * self._cost(memory)
-        if value in self._returned:
+        if value in self._returned and value not in self._written:
             # In memory in any case, and the caller mostly keeps it until the backward.
             return 1 + size_in_bytes(value) // 4
         # What no kernel of the forward leaves in memory costs a write besides the read.

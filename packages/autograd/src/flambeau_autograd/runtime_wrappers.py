@@ -314,16 +314,21 @@ class _Saved:
         kinds = [kind for kind, _ in saved]
         assert kinds == sorted(kinds, key=("input", "output", "size", "tangent").index)
         tangents = [index for kind, index in saved if kind == "tangent"]
+        apart = {(each.side, each.position) for each in training.watched if each.saved}
         values = training.part.backward.inputs[len(saved) - len(tangents) :]
         specs = [value.spec for value in values if isinstance(value, Value)]
         names = [str(symbol) for kind, symbol in saved if kind == "size"]
         symbolic = bool(names) or any(spec.env is not None for spec in specs)
         return cls(
-            inputs=_saved_inputs(
-                [index for kind, index in saved if kind == "input"], call.inference
+            inputs=_picker(
+                [index for kind, index in saved if kind == "input"],
+                call.inference,
+                {index for side, index in apart if side == "input"},
             ),
-            outputs=_getter(
-                [index for kind, index in saved if kind == "output" and index < results]
+            outputs=_picker(
+                [index for kind, index in saved if kind == "output" and index < results],
+                frozenset(),
+                {index for side, index in apart if side == "output"},
             ),
             intermediates=_getter(
                 [index for kind, index in saved if kind == "output" and index >= results]
@@ -409,18 +414,21 @@ def _getter(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return itemgetter(*positions)
 
 
-def _saved_inputs(
-    positions: list[int], inference: frozenset[int]
+def _picker(
+    positions: list[int], inference: frozenset[int], apart: set[int]
 ) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """The arguments that the backward reads; of an inference tensor, which autograd refuses to
-    keep, a copy, as the program has made one.
+    """The arguments or results that the backward reads; of an inference tensor, which autograd
+    refuses to keep, a copy, as the program has made one. Those of `apart` are not checked.
     """
-    if inference.isdisjoint(positions):
+    if inference.isdisjoint(positions) and not apart:
         return _getter(positions)
 
     def pick(args: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(
-            args[index].clone() if index in inference else args[index] for index in positions
+            args[index].clone()
+            if index in inference
+            else (args[index].data if index in apart else args[index])
+            for index in positions
         )
 
     return pick

@@ -4,16 +4,18 @@
 
 `save_for_backward` checks what the compiled backward reads. Eager raises for more: for each input
 and output that one of its own nodes has saved, if the caller has written to it before that node
-runs. The compiled forward records the versions of those, and the backward compares them.
+runs. The compiled forward records the versions of those, and the backward compares them. Eager also
+raises for less: a node that no gradient needs does not run. What some results only need is saved
+under another version counter, and watched.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from flambeau_autograd.operators import memory_of
 from flambeau_prims.graph import Value
@@ -45,7 +47,8 @@ class Watched:
 
     `position` is among the forward graph's inputs or outputs, `results` are the results whose
     gradients need it. `pending` counts the writes that follow the forward within the call.
-    `shares`: the compiled backward reads its memory through another tensor.
+    `shares`: the compiled backward reads its memory through another tensor. `saved`: it reads the
+    tensor itself, for whose results `save_for_backward` must not check it.
     """
 
     side: Literal["input", "output"]
@@ -53,6 +56,7 @@ class Watched:
     results: frozenset[int]
     pending: int = 0
     shares: bool = False
+    saved: bool = False
 
 
 def reads_of_backward(
@@ -61,6 +65,29 @@ def reads_of_backward(
     """The memories that the backward's `nodes` read, each with the numbers, as bits, of the
     `tangents` whose presence makes eager run such a node.
     """
+    result: Counter[Alias] = Counter()
+    for value, numbers in _needed(nodes, tangents).items():
+        result[aliases[value].root] |= numbers
+    return dict(result)
+
+
+def reads_of_partition(part: Partition, tangents: Sequence[int]) -> dict[tuple[str, int], set[int]]:
+    """The inputs and outputs of the forward that the compiled backward reads, each with the results
+    (`tangents` are those with a tangent) whose gradients need it.
+    """
+    places = list(zip(part.saved, part.backward.inputs, strict=True))
+    numbers = [tangents[index] for (kind, index), _ in places if kind == "tangent"]
+    values = [value for (kind, _), value in places if kind == "tangent"]
+    needed = _needed(part.backward.nodes, cast("list[Value]", values))
+    return {
+        source: {number for k, number in enumerate(numbers) if needed[value] >> k & 1}
+        for source, value in places
+        if isinstance(value, Value) and source[0] in ("input", "output")
+    }
+
+
+def _needed(nodes: Sequence[Node], tangents: Iterable[Value]) -> Counter[Value]:
+    """For each Value the numbers, as bits, of the `tangents` whose gradients need it."""
     reached: Counter[Value] = Counter({value: 1 << index for index, value in enumerate(tangents)})
     for node in nodes:
         result = 0
@@ -82,24 +109,22 @@ def reads_of_backward(
                     own |= needed[out]
         for value in node.operands():
             needed[value] |= own
-    found_reads: Counter[Alias] = Counter()
-    for value, numbers in needed.items():
-        found_reads[aliases[value].root] |= numbers
-    return dict(found_reads)
+    return needed
 
 
 def watched_tensors(
     part: Partition,
     reads: Iterable[Watched],
     results: int,
-    tangents: Collection[int],
+    tangents: Sequence[int],
     unversioned: Collection[int],
+    always: Collection[tuple[str, int]],
 ) -> list[Watched]:
     """What of eager's `reads` the partition does not save itself, and the caller's tensors that
     share memory with an intermediate which it saves.
 
     `results` counts the forward's results, `tangents` are those with a tangent, and `unversioned`
-    the inputs that are inference tensors.
+    the inputs that are inference tensors. `always` are checked whatever the results.
     """
     saved = {(kind, index) for kind, index in part.saved if kind in ("input", "output")}
     owners: dict[Value, tuple[Literal["input", "output"], int]] = {}
@@ -110,16 +135,24 @@ def watched_tensors(
         if isinstance(out, Value):
             owners.setdefault(memory_of(out), ("output", index))
     everything = frozenset(tangents)
+    compiled = reads_of_partition(part, tangents)
     result: dict[tuple[str, int], Watched] = {}
     for kind, index in part.saved:
         if kind == "output" and index >= results:
             owner = owners.get(memory_of(part.forward.outputs[index]))  # type: ignore[arg-type]
             if owner is not None and owner not in saved:
-                result[owner] = Watched(*owner, everything, shares=True)
+                needing = frozenset(compiled[kind, index])
+                earlier = result.get(owner)
+                needing |= earlier.results if earlier is not None else frozenset()
+                result[owner] = Watched(*owner, needing, shares=True)
     for each in reads:
         key = (each.side, each.position)
-        if key not in saved:
-            result.setdefault(key, each)
+        if key in result:
+            result[key] = replace(result[key], results=result[key].results | each.results)
+        elif key not in saved:
+            result[key] = each
+        elif key not in always and each.results != everything:
+            result[key] = replace(each, saved=True)
     return [
         each
         for each in result.values()
@@ -139,7 +172,8 @@ def recorded(
     result: list[Recorded] = []
     for each in watched:
         tensor = (args if each.side == "input" else returned)[each.position]
-        holder = partial(_same, tensor.detach()) if each.shares else weakref.ref(tensor)
+        strong = each.shares or each.saved
+        holder = partial(_same, tensor.detach()) if strong else weakref.ref(tensor)
         result.append((holder, tensor._version + each.pending, each.results))
     return result
 
