@@ -229,9 +229,8 @@ def call_function(
     frame = Frame(machine, decoded, function, values, machine.frame)
     frame.in_place = in_place
     if machine.depth >= machine.options.inline_depth:
-        raise GraphBreak(
-            "inline-depth", f"call of {function.__qualname__} at depth {machine.depth}"
-        )
+        detail = f"call of {function.__qualname__} at depth {machine.depth}"
+        raise GraphBreak("inline-depth", detail)
     machine.depth += 1
     handling = machine.handling
     try:
@@ -333,9 +332,8 @@ def _fill_defaults(
         if values[position] is UNBOUND:
             if position < first:
                 return False
-            values[position] = default_value(
-                machine, function, "defaults", position - first, defaults[position - first]
-            )
+            at = position - first
+            values[position] = default_value(machine, function, "defaults", at, defaults[at])
     if code.kwonly:
         named = function.__kwdefaults__ or {}
         for position in range(count, count + code.kwonly):
@@ -507,10 +505,8 @@ def _call_slot(machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_p
         if issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object:
             return machine.tape.call_method(function.__name__, args, kwargs)
     if not is_pure(function):
-        raise GraphBreak(
-            "unknown-c-function",
-            f"call of {function.__objclass__.__qualname__}.{function.__name__}",
-        )
+        detail = f"call of {function.__objclass__.__qualname__}.{function.__name__}"
+        raise GraphBreak("unknown-c-function", detail)
     if args:
         check_receiver(machine, args[0])
     prepared, kwargs = prepare_arguments(machine, function, args[1:], kwargs)
@@ -578,12 +574,8 @@ def _call_getter(
     if type(function) is operator.itemgetter:
         found = tuple(load_item(machine, obj, key) for key in wanted)
     else:
-        found = tuple(
-            functools.reduce(
-                lambda value, name: load_value(machine, value, name), path.split("."), obj
-            )
-            for path in wanted
-        )
+        load = functools.partial(load_value, machine)
+        found = tuple(functools.reduce(load, path.split("."), obj) for path in wanted)
     return found[0] if len(found) == 1 else found
 
 

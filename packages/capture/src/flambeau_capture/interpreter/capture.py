@@ -136,9 +136,8 @@ def _up_to_break(attempt: Attempt, broken: Broken) -> Capture:
         outcome = interpret(replace(attempt, stop_step=step))
         if isinstance(outcome, Suspended):
             outcome.record.cause = cause
-            outcome.record.needs_hook = not too_deep and (
-                attempts > 0 or cause.id in _MAY_CALL_BACK
-            )
+            may_call_back = attempts > 0 or cause.id in _MAY_CALL_BACK
+            outcome.record.needs_hook = may_call_back and not too_deep
             return outcome.record
         if isinstance(outcome, Broken) and outcome.cause.cause not in cause.cause:
             because = f"{cause.cause}; it cannot go on from there: {outcome.cause.cause}"
@@ -258,9 +257,8 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     function = scope.function
     code = decode(function.__code__, HANDLERS)
     if code.is_generator:
-        raise GraphBreak(
-            "generator-frame", f"{function.__qualname__} is a generator or coroutine function"
-        )
+        detail = f"{function.__qualname__} is a generator or coroutine function"
+        raise GraphBreak("generator-frame", detail)
     values: list[Any] = [UNBOUND] * code.n_locals
     used = live_slots(code, 0)
     resumed = resumed_from(function.__code__) is not None
@@ -301,9 +299,8 @@ def _main_device(arguments: tuple[Any, ...]) -> torch.device:
             for table in ("_parameters", "_modules"):
                 pending.extend((value.__dict__.get(table) or {}).values())
         elif isinstance(value, (list, tuple)) and len(pending) < 1000:
-            pending.extend(
-                list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
-            )
+            base: Any = list if isinstance(value, list) else tuple
+            pending.extend(base.__iter__(value))
         elif type(value) is dict and len(pending) < 1000:
             pending.extend(value.values())
     return torch.device("cpu")

@@ -50,9 +50,8 @@ class InterpretedGenerator(Proxy):
     def seen_attribute(self, name: str) -> Any:
         """What a real generator has; for everything else an AttributeError, or a break."""
         if name not in _ATTRIBUTES:
-            raise AttributeError(
-                f"'generator' object has no attribute {name!r}", name=name, obj=self
-            )
+            message = f"'generator' object has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=self)
         if name == "gi_frame" and not self.finished:
             raise GraphBreak("generator-escapes", "gi_frame of a generator is read")
         return getattr(self, _NAMES.get(name, name))
@@ -79,26 +78,32 @@ class InterpretedGenerator(Proxy):
 
     @property
     def gi_frame(self) -> None:
+        """None, as of a finished generator."""
         return None
 
     @property
     def gi_code(self) -> types.CodeType:
+        """The code of the generator function."""
         return self.frame.function.__code__
 
     @property
     def gi_running(self) -> bool:
+        """Whether its body is being interpreted."""
         return self.running
 
     @property
     def gi_suspended(self) -> bool:
+        """Whether it waits at a yield."""
         return self.started and not self.running and not self.finished
 
     @property
     def gi_yieldfrom(self) -> Any:
+        """The iterator that it delegates to."""
         return self._delegate() if self.gi_suspended else None
 
     @staticmethod
     def instance_of(classes: Any) -> bool:
+        """As a real generator's."""
         return issubclass(types.GeneratorType, classes)
 
     def __iter__(self) -> Iterator[Any]:

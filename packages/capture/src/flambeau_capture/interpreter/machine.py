@@ -156,9 +156,8 @@ class Progress:
             return True
         if len(self._tape.calls) == self._calls_seen:
             limit = self._limit
-            raise GraphBreak(
-                "instruction-limit", f"{limit} instructions without a call for the graph"
-            )
+            detail = f"{limit} instructions without a call for the graph"
+            raise GraphBreak("instruction-limit", detail)
         self._set_next_check(step)
         return False
 

@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from flambeau_capture.bytecode.instructions import ENDS
 from flambeau_capture.interpreter.branches.observation import Failure, Observation, is_repeatable
-from flambeau_capture.interpreter.code.data_flow import following
+from flambeau_capture.interpreter.code.data_flow import following, reachable
 from flambeau_capture.interpreter.semantics.operators import truth
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Assumption
@@ -92,21 +92,12 @@ def is_in_data(condition: Any) -> bool:
 
 def only_raises(code: DecodedCode, index: int) -> bool:
     """Whether every path from an instruction ends in a `raise` that leaves its block."""
-    seen: set[int] = set()
-    pending = [index]
-    while pending:
-        at = pending.pop()
-        if at in seen:
-            continue
-        seen.add(at)
-        name = code.names_at[at]
-        if name == "RAISE_VARARGS":
-            if code.unwinds[at] is not code.unwinds[index]:
-                return False
-        elif name in ENDS or name in _SUSPENDS:
-            return False
-        pending += following(code, at)
-    return True
+    return all(
+        code.unwinds[at] is code.unwinds[index]
+        if code.names_at[at] == "RAISE_VARARGS"
+        else code.names_at[at] not in ENDS and code.names_at[at] not in _SUSPENDS
+        for at in reachable(code, [index])
+    )
 
 
 _SUSPENDS = frozenset({"YIELD_VALUE", "SEND", "RETURN_GENERATOR"})
@@ -312,25 +303,14 @@ class Speculation:
             tape.tracer.__enter__()
 
 
+_COUNTED_LOOPS = frozenset({"FOR_ITER"})
+
+
 def _in_open_loop(frame: Frame | None) -> bool:
     """Whether a frame, or one of its callers, is in a loop whose trip count is in the data."""
     while frame is not None:
-        if _comes_back(frame.code, frame.ip - 1):
+        index = frame.ip - 1
+        if index in reachable(frame.code, following(frame.code, index), _COUNTED_LOOPS):
             return True
         frame = frame.parent
-    return False
-
-
-def _comes_back(code: DecodedCode, index: int) -> bool:
-    """Whether control may come back to an instruction without a `for` in between."""
-    seen: set[int] = set()
-    pending = following(code, index)
-    while pending:
-        at = pending.pop()
-        if at == index:
-            return True
-        if at in seen or code.names_at[at] == "FOR_ITER":
-            continue
-        seen.add(at)
-        pending += following(code, at)
     return False

@@ -137,6 +137,21 @@ def following(decoded: DecodedCode, at: int) -> list[int]:
     return found
 
 
+def reachable(
+    decoded: DecodedCode, starts: list[int], stops: frozenset[str] = frozenset()
+) -> set[int]:
+    """The instructions that control may reach, other than by an exception or behind `stops`."""
+    seen: set[int] = set()
+    pending = list(starts)
+    while pending:
+        at = pending.pop()
+        if at not in seen:
+            seen.add(at)
+            if decoded.names_at[at] not in stops:
+                pending += following(decoded, at)
+    return seen
+
+
 # ---------------------------------------------------------------- uses of pushed values
 
 

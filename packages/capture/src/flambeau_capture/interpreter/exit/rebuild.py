@@ -104,10 +104,8 @@ class Rebuilder:
         made = self._recipe(value, kind)
         self._open.discard(id(value))
         if id(value) in self.machine.addresses_read and not isinstance(made, (Const, FromSource)):
-            raise GraphBreak(
-                "unsupported-result",
-                f"a {kind.__qualname__} outlives the frame, which has read its id",
-            )
+            detail = f"a {kind.__qualname__} outlives the frame, which has read its id"
+            raise GraphBreak("unsupported-result", detail)
         self._made.setdefault(id(value), (value, made))
         return made
 
@@ -192,11 +190,9 @@ class Rebuilder:
 
     def _state(self, value: Any) -> dict[str, Recipe] | None:
         state = getattr(value, "__dict__", None)
-        return (
-            {name: self.recipe(item) for name, item in state.items()}
-            if isinstance(state, dict) and state
-            else None
-        )
+        if not isinstance(state, dict) or not state:
+            return None
+        return {name: self.recipe(item) for name, item in state.items()}
 
     def _slots(self, value: Any) -> dict[str, Recipe]:
         return {name: self.recipe(item) for name, item in slot_values(value).items()}
@@ -260,19 +256,15 @@ class Rebuilder:
         return made
 
     def _function(self, value: types.FunctionType) -> Recipe:
-        made = self._keep(
-            value,
-            MakeFunction(value.__code__, value.__globals__, value.__name__, value.__qualname__),
-        )
+        code, namespace = value.__code__, value.__globals__
+        made = MakeFunction(code, namespace, value.__name__, value.__qualname__)
+        made = self._keep(value, made)
         made.defaults = None if value.__defaults__ is None else self.recipe(value.__defaults__)
-        made.kwdefaults = (
-            None if value.__kwdefaults__ is None else self.recipe(value.__kwdefaults__)
-        )
+        named = value.__kwdefaults__
+        made.kwdefaults = None if named is None else self.recipe(named)
         made.closure = None if value.__closure__ is None else tuple(self._many(value.__closure__))
         made.annotations = self.recipe(value.__annotations__) if value.__annotations__ else None
-        plain = types.FunctionType(
-            value.__code__, value.__globals__, closure=value.__closure__ or None
-        )
+        plain = types.FunctionType(code, namespace, closure=value.__closure__ or None)
         for name in ("doc", "module", "type_params"):
             part = getattr(value, f"__{name}__", None)
             if part != getattr(plain, f"__{name}__", None):
@@ -288,10 +280,8 @@ class Rebuilder:
         if any(
             called is value for (called, _, _), _ in self.machine.state_of(CachedCalls).values()
         ):
-            raise GraphBreak(
-                "unsupported-result",
-                f"the cache of {value.__qualname__}, made and called in the frame, outlives it",
-            )
+            detail = f"the cache of {value.__qualname__}, made and called in the frame, outlives it"
+            raise GraphBreak("unsupported-result", detail)
         parameters = value.cache_parameters()
         make = functools.lru_cache(parameters["maxsize"], parameters["typed"])
         return CallRecipe(make, (function,))
@@ -344,9 +334,8 @@ class Rebuilder:
             return self._list(value)
         if isinstance(value, (set, frozenset)):
             if kind.__new__ not in (set.__new__, frozenset.__new__):
-                raise GraphBreak(
-                    "unsupported-result", f"a {kind.__qualname__} is returned or stored"
-                )
+                detail = f"a {kind.__qualname__} is returned or stored"
+                raise GraphBreak("unsupported-result", detail)
             items = MakeList(self._many(value))
             return CallRecipe(_new_set, (Const(kind), items, *self._attributes(value)))
         return self._instance(value, kind)
@@ -362,10 +351,8 @@ class Rebuilder:
                 type(base.__dict__.get("__new__")) is types.BuiltinFunctionType for base in bases
             )
         ):
-            raise GraphBreak(
-                "unsupported-result",
-                f"a {kind.__module__}.{kind.__qualname__} is returned or stored",
-            )
+            detail = f"a {kind.__module__}.{kind.__qualname__} is returned or stored"
+            raise GraphBreak("unsupported-result", detail)
         made = self._keep(value, MakeObject(kind))
         for name, item in (getattr(value, "__dict__", None) or {}).items():
             made.state[name] = self.recipe(item)

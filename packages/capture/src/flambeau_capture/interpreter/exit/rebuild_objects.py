@@ -191,10 +191,8 @@ def sequence_iterator_recipe(rebuild: MachineRecipes, sequence: Any, index: int)
 
 def _iterated(iterator: Any) -> Any:
     """The dict or set that an iterator is on; None if it is exhausted."""
-    return next(
-        (held for held in gc.get_referents(iterator) if isinstance(held, (dict, set, frozenset))),
-        None,
-    )
+    containers = (dict, set, frozenset)
+    return next((held for held in gc.get_referents(iterator) if isinstance(held, containers)), None)
 
 
 def _is_spoiled(iterator: Any) -> bool:
@@ -238,9 +236,8 @@ def alias_recipe(rebuild: MachineRecipes, alias: types.GenericAlias) -> Recipe:
     args = [rebuild.recipe(arg) for arg in alias.__args__]
     if all(isinstance(arg, (Const, FromSource)) for arg in args):
         return Const(alias)
-    made = CallRecipe(
-        types.GenericAlias, (rebuild.recipe(alias.__origin__), MakeTuple(tuple(args)))
-    )
+    parts = rebuild.recipe(alias.__origin__), MakeTuple(tuple(args))
+    made = CallRecipe(types.GenericAlias, parts)
     return CallRecipe(_unpacked, (made,)) if getattr(alias, "__unpacked__", False) else made
 
 

@@ -80,15 +80,12 @@ def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
     for (cls, name), (value,) in objects.classes_written.items():
         found.append(SetAttr(Const(cls), name, rebuild.recipe(value), raw=False))
     for (_, name), (module_globals, value) in objects.globals_written.items():
-        if value is DELETED and name not in module_globals:
-            continue
-        found.append(
-            StoreGlobal(module_globals, name, None if value is DELETED else rebuild.recipe(value))
-        )
+        if value is not DELETED or name in module_globals:
+            stored = None if value is DELETED else rebuild.recipe(value)
+            found.append(StoreGlobal(module_globals, name, stored))
     for cell, value in objects.cells_written.values():
-        found.append(
-            StoreCell(rebuild.recipe(cell), None if value is DELETED else rebuild.recipe(value))
-        )
+        stored = None if value is DELETED else rebuild.recipe(value)
+        found.append(StoreCell(rebuild.recipe(cell), stored))
     if any(tensor._version != version for tensor, version in machine.objects.deferred.tensors):
         raise GraphBreak("side-effect", "a tensor is changed after it was printed")
     for target, what in machine.objects.deferred.targets:
@@ -143,9 +140,8 @@ def _has_slot(obj: Any, name: str) -> bool:
     """Whether an attribute is outside the instance dict: a slot, or in a module's table."""
     if isinstance(obj, torch.nn.Module):
         return any(name in obj.__dict__[table] for table in MODULE_TABLES)
-    return isinstance(getattr(type(obj), name, None), types.MemberDescriptorType) and hasattr(
-        obj, name
-    )
+    is_slot = isinstance(getattr(type(obj), name, None), types.MemberDescriptorType)
+    return is_slot and hasattr(obj, name)
 
 
 def _contents_side_effects(
@@ -158,32 +154,30 @@ def _contents_side_effects(
             items = MakeList([rebuild.recipe(item) for item in copy])
             found.append(CallSideEffect(_replace_deque, (target, items)))
         elif isinstance(copy, list):
-            found.append(
-                ReplaceList(target, [rebuild.recipe(item) for item in list.__iter__(copy)])
-            )
+            found.append(ReplaceList(target, [*map(rebuild.recipe, list.__iter__(copy))]))
         elif isinstance(copy, dict):
-            found.append(
-                ReplaceDict(
-                    target,
-                    [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in dict_items(copy)],
-                )
-            )
+            entries = dict_items(copy)
+            pairs = [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in entries]
+            found.append(ReplaceDict(target, pairs))
         else:
             found.append(ReplaceSet(target, [rebuild.recipe(item) for item in copy]))
     if tracked.slots_changed():
-        held = slot_values(copy)
-        for name in tracked.slots_snapshot.keys() - held.keys():
-            found.append(DelAttr(target, name))
-        for name, value in held.items():
-            if tracked.slots_snapshot.get(name, DELETED) is not value:
-                found.append(SetAttr(target, name, rebuild.recipe(value)))
+        _written_attributes(tracked.slots_snapshot, slot_values(copy), target, rebuild, found)
     if tracked.state_snapshot is not None:
-        now = copy.__dict__
-        for name in tracked.state_snapshot.keys() - now.keys():
-            found.append(DelAttr(target, name))
-        for name, value in now.items():
-            if name not in tracked.state_snapshot or tracked.state_snapshot[name] is not value:
-                found.append(SetAttr(target, name, rebuild.recipe(value)))
+        _written_attributes(tracked.state_snapshot, copy.__dict__, target, rebuild, found)
+
+
+def _written_attributes(
+    before: dict[str, Any],
+    now: dict[str, Any],
+    target: Recipe,
+    rebuild: Rebuilder,
+    found: list[SideEffect],
+) -> None:
+    found += [DelAttr(target, name) for name in before.keys() - now.keys()]
+    for name, value in now.items():
+        if before.get(name, DELETED) is not value:
+            found.append(SetAttr(target, name, rebuild.recipe(value)))
 
 
 def _replace_deque(obj: collections.deque[Any], items: list[Any]) -> None:
@@ -227,16 +221,14 @@ class ContextToken(Proxy):
         """A token that outlives the frame is made by setting its variable."""
         value = written(self.machine, self.var)
         if self.is_used or self.before is not UNWRITTEN or value is UNWRITTEN:
-            raise GraphBreak(
-                "unsupported-result", "a token of a context variable that was set again or reset"
-            )
+            detail = "a token of a context variable that was set again or reset"
+            raise GraphBreak("unsupported-result", detail)
         in_tokens = self.machine.state_of(ContextWrites).in_tokens
         if id(self.var) in in_tokens:
             raise GraphBreak("unsupported-result", "two tokens of one context variable")
         in_tokens.add(id(self.var))
-        return CallRecipe(
-            ContextVar.set, (_variable(self.machine, self.var), rebuild.recipe(value))
-        )
+        variable = _variable(self.machine, self.var)
+        return CallRecipe(ContextVar.set, (variable, rebuild.recipe(value)))
 
 
 def variable_source(machine: Machine, var: ContextVar[Any]) -> Source:

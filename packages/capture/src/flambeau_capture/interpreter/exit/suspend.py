@@ -51,9 +51,8 @@ def suspend(machine: Machine, innermost: Frame) -> Capture:
     while (parent := frames[-1].parent) is not None:
         frames.append(parent)
     if not all(is_resumable(frame) for frame in frames):
-        raise GraphBreak(
-            "not-resumable", "a frame's value is not just what its caller's instruction pushes"
-        )
+        detail = "a frame's value is not just what its caller's instruction pushes"
+        raise GraphBreak("not-resumable", detail)
     rebuild = Rebuilder(machine)
     suspended: list[SuspendedFrame] = []
     handling = machine.handling
@@ -105,9 +104,8 @@ def _locks(machine: Machine, suspended: list[SuspendedFrame]) -> tuple[Source, .
     if locks.held or suspended:
         raise GraphBreak("not-resumable", "a lock that the frame has taken is to be held in it")
     if any(call.untraced or isinstance(call.target, HigherOrder) for call in machine.tape.calls):
-        raise GraphBreak(
-            "unknown-c-function", "a lock is taken by a frame that calls what may want it, too"
-        )
+        detail = "a lock is taken by a frame that calls what may want it, too"
+        raise GraphBreak("unknown-c-function", detail)
     return tuple(locks.sources.values())
 
 

@@ -46,18 +46,15 @@ class Original:
         self.resumed = resumed_from(code)
         if self.resumed is None:
             function = frame.function
-            self.frame_code = FrameCode(
-                code, frame.globals, function.__name__, function.__qualname__
-            )
+            names = function.__name__, function.__qualname__
+            self.frame_code = FrameCode(code, frame.globals, *names)
         else:
             self.frame_code = self.resumed.frame_code
             self.decoded = decode(self.frame_code.code, frame.machine.operations.handlers)
         shift = 0 if self.resumed is None else self.resumed.shift
         count = self.frame_code.code.co_nlocals
-        values = [
-            frame.locals[slot if slot < count else slot + shift]
-            for slot in range(self.decoded.n_locals)
-        ]
+        slots = range(self.decoded.n_locals)
+        values = [frame.locals[slot if slot < count else slot + shift] for slot in slots]
         self.bound = {slot: value for slot, value in enumerate(values) if value is not UNBOUND}
 
     def index(self, index: int) -> int:
@@ -133,13 +130,11 @@ def generator_recipe(rebuild: RecipeMaker, generator: InterpretedGenerator) -> R
     if not generator.started:
         at += 1  # past the POP_TOP of what the first send gives
     elif original.decoded.names_at[at - 1] != "YIELD_VALUE" or delegates(original.decoded, at):
-        raise GraphBreak(
-            "generator-escapes", "a generator that runs, or delegates, is returned or stored"
-        )
+        detail = "a generator that runs, or delegates, is returned or stored"
+        raise GraphBreak("generator-escapes", detail)
     if sees_locals(original.frame_code.code):
-        raise GraphBreak(
-            "generator-escapes", "a generator that looks at its locals is returned or stored"
-        )
+        detail = "a generator that looks at its locals is returned or stored"
+        raise GraphBreak("generator-escapes", detail)
     kinds, values, _ = stack_recipes(frame, original, rebuild, generator.handling)
     live = live_slots(original.decoded, at)
     handler = original.decoded.unwinds[at - 1]

@@ -139,10 +139,8 @@ def _as_dict(frame: Frame, mapping: Any) -> dict[Any, Any] | None:
         keys = load_attr(machine, mapping, "keys")
     except AttributeError:
         return None
-    return {
-        key: load_item(machine, mapping, key)
-        for key in native_iterable(machine, machine.call(keys, (), {}))
-    }
+    names = native_iterable(machine, machine.call(keys, (), {}))
+    return {key: load_item(machine, mapping, key) for key in names}
 
 
 def LIST_TO_TUPLE(frame: Frame, arg: Any) -> None:
@@ -162,11 +160,9 @@ def _unpacked(frame: Frame, value: Any) -> Any:
 def UNPACK_SEQUENCE(frame: Frame, arg: int) -> None:
     stack = frame.stack
     value = stack.pop()
-    items = (
-        value
-        if type(value) is tuple or type(value) is list
-        else tuple(itertools.islice(_unpacked(frame, value), arg + 1))
-    )
+    items = value
+    if type(value) is not tuple and type(value) is not list:
+        items = tuple(itertools.islice(_unpacked(frame, value), arg + 1))
     if len(items) != arg:
         if len(items) < arg:
             raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")

@@ -111,10 +111,8 @@ def MATCH_MAPPING(frame: Frame, arg: Any) -> None:
 
 def MATCH_SEQUENCE(frame: Frame, arg: Any) -> None:
     subject = frame.stack[-1]
-    frame.stack.append(
-        isinstance(subject, collections.abc.Sequence)
-        and not isinstance(subject, (str, bytes, bytearray))
-    )
+    is_text = isinstance(subject, (str, bytes, bytearray))
+    frame.stack.append(isinstance(subject, collections.abc.Sequence) and not is_text)
 
 
 def MATCH_KEYS(frame: Frame, arg: Any) -> None:
@@ -157,13 +155,11 @@ def MATCH_CLASS(frame: Frame, arg: int) -> None:
     try:
         for name in (*(positional or ()), *names):
             if type(name) is not str:
-                raise TypeError(
-                    f"__match_args__ elements must be strings (got {type(name).__name__})"
-                )
+                message = f"__match_args__ elements must be strings (got {type(name).__name__})"
+                raise TypeError(message)
             if name in seen:
-                raise TypeError(
-                    f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"
-                )
+                message = f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"
+                raise TypeError(message)
             seen.add(name)
             values.append(load_attr(machine, subject, name))
     except AttributeError:
@@ -184,7 +180,6 @@ def _positional(machine: Machine, cls: type, count: int) -> tuple[Any, ...] | No
     most = 1 if accepted is None else len(accepted)
     if count > most:
         plural = "" if most == 1 else "s"
-        raise TypeError(
-            f"{cls.__name__}() accepts {most} positional sub-pattern{plural} ({count} given)"
-        )
+        message = f"{cls.__name__}() accepts {most} positional sub-pattern{plural} ({count} given)"
+        raise TypeError(message)
     return None if accepted is None else accepted[:count]

@@ -146,9 +146,8 @@ def BEFORE_WITH(frame: Frame, arg: Any) -> None:
 def WITH_EXCEPT_START(frame: Frame, arg: Any) -> None:
     stack = frame.stack
     error = stack[-1]
-    stack.append(
-        frame.machine.call_in_place(stack[-4], (type(error), error, error.__traceback__), {})
-    )
+    details = (type(error), error, error.__traceback__)
+    stack.append(frame.machine.call_in_place(stack[-4], details, {}))
 
 
 # ---------------------------------------------------------------- except*

@@ -208,9 +208,8 @@ def _load_cell_or(frame: Frame, namespace: Any, arg: int) -> None:
     name = frame.code.local_names[arg]
     value = _in_namespace(frame, namespace, name)
     if value is _ABSENT:
-        value = frame.machine.objects.load_cell(
-            frame.locals[arg], name, arg >= frame.code.free_start
-        )
+        is_free = arg >= frame.code.free_start
+        value = frame.machine.objects.load_cell(frame.locals[arg], name, is_free)
     frame.stack.append(value)
 
 
@@ -242,9 +241,8 @@ def IMPORT_FROM(frame: Frame, arg: str) -> None:
     except AttributeError:
         found = sys.modules.get(f"{module.__name__}.{arg}")
         if found is None:
-            raise ImportError(
-                f"cannot import name {arg!r} from {module.__name__!r}", name=module.__name__
-            ) from None
+            message = f"cannot import name {arg!r} from {module.__name__!r}"
+            raise ImportError(message, name=module.__name__) from None
     frame.stack.append(found)
 
 

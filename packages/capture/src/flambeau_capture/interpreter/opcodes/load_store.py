@@ -105,14 +105,11 @@ def LOAD_CLOSURE(frame: Frame, arg: int) -> None:
 
 
 def LOAD_DEREF(frame: Frame, arg: int) -> None:
-    machine = frame.machine
+    objects, code = frame.machine.objects, frame.code
     expect_use(frame)
-    frame.stack.append(
-        machine.objects.load_cell(
-            frame.locals[arg], frame.code.local_names[arg], arg >= frame.code.free_start
-        )
-    )
-    machine.objects.loading = None
+    cell, name = frame.locals[arg], code.local_names[arg]
+    frame.stack.append(objects.load_cell(cell, name, arg >= code.free_start))
+    objects.loading = None
 
 
 def STORE_DEREF(frame: Frame, arg: int) -> None:

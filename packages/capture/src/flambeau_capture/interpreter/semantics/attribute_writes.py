@@ -83,9 +83,8 @@ def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -
 def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
     """What `type.__setattr__` does; for a class that existed before the call, replayed at exit."""
     if cls in machine.classes.made:
-        type(cls).__setattr__(cls, name, value) if issubclass(
-            type(cls), enum.EnumMeta
-        ) else type.__setattr__(cls, name, value)
+        owner = type(cls) if issubclass(type(cls), enum.EnumMeta) else type
+        owner.__setattr__(cls, name, value)
         machine.classes.forget()
         return
     if (
@@ -93,9 +92,8 @@ def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) ->
         or issubclass(type(cls), enum.EnumMeta)
         or not cls.__flags__ & HEAP_TYPE
     ):
-        raise GraphBreak(
-            "unsupported-mutation", f"attribute {name!r} of class {cls.__qualname__} is set"
-        )
+        detail = f"attribute {name!r} of class {cls.__qualname__} is set"
+        raise GraphBreak("unsupported-mutation", detail)
     machine.objects.classes_written[cls, name] = (value,)
     machine.classes.forget()
 
@@ -175,10 +173,8 @@ def _check_c_attribute(machine: Machine, obj: Any, name: str, raw: Any, value: A
     if not is_c or is_slot or isinstance(obj, (BaseException, types.FunctionType)):
         return
     if machine.objects.is_known(obj):
-        raise GraphBreak(
-            "unsupported-mutation",
-            f"{name!r} of a {type(obj).__qualname__} is set, which C code does",
-        )
+        detail = f"{name!r} of a {type(obj).__qualname__} is set, which C code does"
+        raise GraphBreak("unsupported-mutation", detail)
 
 
 def delete_attr(machine: Machine, obj: Any, name: str) -> None:

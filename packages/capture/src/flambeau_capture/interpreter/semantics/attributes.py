@@ -364,9 +364,8 @@ def function_attribute(machine: Machine, function: types.FunctionType, name: str
         value = own[name]
         if is_trusted(function.__module__) and type(value) in IDENTITY_TYPES:
             return value
-        return machine.objects.wrap(
-            value, DictEntry(InstanceDict(function_source(machine, function)), name)
-        )
+        base = InstanceDict(function_source(machine, function))
+        return machine.objects.wrap(value, DictEntry(base, name))
     if (
         lookup(machine, types.FunctionType, name) is MISSING
         and id(function) not in machine.functions.made

@@ -129,9 +129,8 @@ def _native_index(machine: Machine, obj: Any, key: Any) -> Any:
 
 def _check_native(machine: Machine, obj: Any) -> None:
     if machine.objects.is_known(obj) and not isinstance(obj, (tuple, types.MappingProxyType)):
-        raise GraphBreak(
-            "unsupported-mutation", f"an item of a {type(obj).__name__} is set or deleted"
-        )
+        detail = f"an item of a {type(obj).__name__} is set or deleted"
+        raise GraphBreak("unsupported-mutation", detail)
 
 
 # ---------------------------------------------------------------- iteration
@@ -264,9 +263,8 @@ def iterate(machine: Machine, obj: Any) -> Any:
         if isinstance(obj, dict):
             return iter(machine.objects.whole_dict(obj))
         if not isinstance(obj, (tuple, frozenset, types.MappingProxyType)):
-            raise GraphBreak(
-                "unstable-iteration", f"a {kind.__name__} made outside the function is iterated"
-            )
+            detail = f"a {kind.__name__} made outside the function is iterated"
+            raise GraphBreak("unstable-iteration", detail)
     return iter(obj)
 
 
@@ -276,9 +274,8 @@ def advance(machine: Machine, iterator: Any) -> Any:
     method = python_method(machine, kind, "__next__")
     if method is None:
         if machine.objects.is_known(iterator):
-            raise GraphBreak(
-                "unstable-iteration", f"a {kind.__name__} made outside the function is advanced"
-            )
+            detail = f"a {kind.__name__} made outside the function is advanced"
+            raise GraphBreak("unstable-iteration", detail)
         try:
             return next(iterator)
         except StopIteration as stop:
@@ -330,9 +327,8 @@ def lazy_dict_item(machine: Machine, mapping: dict[Any, Any], key: Any) -> Any:
     written = machine.objects.written_global(mapping, key)
     if written is not MISSING:
         return written
-    return machine.objects.wrap(
-        mapping[_real_key(machine, key)], machine.objects.entry_source(source, key)
-    )
+    value = mapping[_real_key(machine, key)]
+    return machine.objects.wrap(value, machine.objects.entry_source(source, key))
 
 
 def lazy_dict_has(machine: Machine, mapping: dict[Any, Any], key: Any) -> bool:
@@ -346,9 +342,8 @@ def lazy_dict_has(machine: Machine, mapping: dict[Any, Any], key: Any) -> bool:
     entry = machine.objects.entry_source(source, key)
     if isinstance(entry, DictEntryOf):
         if not found:
-            machine.guard(
-                "PREDICATE", CallOf(_has_key, (source, entry.key)), (operator.not_, "False")
-            )
+            has_key = CallOf(_has_key, (source, entry.key))
+            machine.guard("PREDICATE", has_key, (operator.not_, "False"))
     elif mapping is not sys.modules and not isinstance(key, torch.Tensor):
         machine.guard("HAS_KEY" if found else "ABSENT", source, key)
     return found
@@ -380,10 +375,8 @@ def guard_native_read(machine: Machine, obj: Any) -> None:
     if isinstance(obj, dict) and not machine.objects.has_written_globals(obj):
         machine.guard("LENGTH", found[1], len(obj))
         return
-    raise GraphBreak(
-        "unsupported-input",
-        f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read",
-    )
+    detail = f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read"
+    raise GraphBreak("unsupported-input", detail)
 
 
 def check_receiver(machine: Machine, receiver: Any) -> None:
@@ -394,7 +387,5 @@ def check_receiver(machine: Machine, receiver: Any) -> None:
         return
     if type(receiver).__module__ in ("re", "enum", "torch") or isinstance(receiver, dict):
         return
-    raise GraphBreak(
-        "unknown-c-function",
-        f"a method of a {type(receiver).__name__} that existed before the call",
-    )
+    detail = f"a method of a {type(receiver).__name__} that existed before the call"
+    raise GraphBreak("unknown-c-function", detail)

@@ -201,9 +201,8 @@ def is_pure(function: Any) -> bool:
         types.WrapperDescriptorType,
         types.ClassMethodDescriptorType,
     ):
-        return function.__objclass__ in _VALUE_TYPES or issubclass(
-            function.__objclass__, BaseException
-        )
+        owner = function.__objclass__
+        return owner in _VALUE_TYPES or issubclass(owner, BaseException)
     return False
 
 
@@ -337,9 +336,8 @@ def _refuse_live_iterators(machine: Machine, values: Iterable[Any]) -> None:
             and hasattr(kind, "__next__")
             and python_method(machine, kind, "__next__") is None
         ):
-            raise GraphBreak(
-                "unstable-iteration", f"a {type(value).__name__} made outside the function is used"
-            )
+            detail = f"a {type(value).__name__} made outside the function is used"
+            raise GraphBreak("unstable-iteration", detail)
 
 
 _TAKES_INDEX = {
@@ -396,9 +394,8 @@ def _hashes(function: Any) -> bool:
     if function.__name__ not in _ITERABLE_METHODS:
         return function is collections._count_elements  # type: ignore[attr-defined]
     receiver = getattr(function, "__self__", None)
-    owner = getattr(function, "__objclass__", None) or (
-        receiver if isinstance(receiver, type) else type(receiver)
-    )
+    kind = receiver if isinstance(receiver, type) else type(receiver)
+    owner = getattr(function, "__objclass__", None) or kind
     return issubclass(owner, (set, frozenset, dict))
 
 

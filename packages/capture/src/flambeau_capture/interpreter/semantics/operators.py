@@ -72,9 +72,8 @@ def _binary_table() -> dict[str, BinaryOperator]:
         plain = f"{name}_" if name in ("and", "or") else name
         left, right, inplace = f"__{name}__", f"__r{name}__", f"__i{name}__"
         table[symbol] = BinaryOperator(getattr(operator, plain), left, right)
-        table[f"{symbol}="] = BinaryOperator(
-            getattr(operator, f"i{name}"), left, right, inplace, getattr(operator, plain)
-        )
+        function = getattr(operator, f"i{name}")
+        table[f"{symbol}="] = BinaryOperator(function, left, right, inplace, table[symbol].function)
     return table
 
 
@@ -146,9 +145,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     attempts = [(left, op.left, right)]
     if right_kind is not left_kind:
         attempts.append((right, op.right, left))
-        overridden = lookup(machine, right_kind, op.right) is not lookup(
-            machine, left_kind, op.right
-        )
+        reflected = lookup(machine, right_kind, op.right)
+        overridden = reflected is not lookup(machine, left_kind, op.right)
         if type.__subclasscheck__(left_kind, right_kind) and overridden:
             attempts.reverse()
     for receiver, name, other in attempts:

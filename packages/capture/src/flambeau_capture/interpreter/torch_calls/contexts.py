@@ -94,9 +94,8 @@ class InferenceGuard(Proxy):
     def __exit__(self, *error: object) -> None:
         guards = self.machine.tape.inference_guards
         if not guards or guards[-1] is not self:
-            raise GraphBreak(
-                "torch-state", "inference modes are left in another order than entered"
-            )
+            detail = "inference modes are left in another order than entered"
+            raise GraphBreak("torch-state", detail)
         self.machine.tape.call_untraced(leave_inference_mode)
         guards.pop()
         self.leave()
@@ -133,9 +132,8 @@ def reenter_side_effects(
             CallSideEffect(setter, tuple(Const(arg) for arg in args))
             for setter, args in guard.outside.settings_from(before)
         ]
-        found.append(
-            CallSideEffect(_Guard.__enter__, (rebuild.recipe(guard),))
-        )  # made here at the latest
+        # The guard is made here at the latest.
+        found.append(CallSideEffect(_Guard.__enter__, (rebuild.recipe(guard),)))
         before = guard.entered
     for _ in guards:
         machine.tape.call_untraced(leave_inference_mode)
@@ -155,6 +153,5 @@ def _make_guard(machine: Recorder, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(_Guard.__enter__.__func__, _Guard.__exit__.__func__)
 def _older_guard(machine: Recorder, args: Any, kwargs: Any) -> Any:
-    raise GraphBreak(
-        "torch-state", "inference mode is left that was entered before the graph began"
-    )
+    detail = "inference mode is left that was entered before the graph began"
+    raise GraphBreak("torch-state", detail)

@@ -34,9 +34,11 @@ class HookHandle(Proxy):
 
     @staticmethod
     def instance_of(classes: Any) -> bool:
+        """As torch's handle."""
         return issubclass(RemovableHandle, classes)
 
     def seen_attribute(self, name: str) -> Any:
+        """A method of the handle; a graph break for its other attributes."""
         if name not in ("remove", "__enter__", "__exit__"):
             raise GraphBreak("tensor-attribute", f"attribute {name!r} of a hook's handle is read")
         return getattr(self, name)
@@ -68,6 +70,7 @@ class GradFn(Proxy):
         self.node: Any = tensor.grad_fn
 
     def seen_attribute(self, name: str) -> Any:
+        """A method of the node; a graph break for its other attributes."""
         if name == "name" or (self.takes_hooks and name in ("register_hook", "register_prehook")):
             return getattr(self, name)
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor's grad_fn is read")
@@ -93,9 +96,8 @@ def note(machine: Recorder, register: Any, arguments: tuple[Any, ...]) -> HookHa
     """Note a hook on a tensor, the first of `arguments`, which is registered after the graph."""
     tape, tensor = machine.tape, arguments[0]
     if tape.subgraphs:
-        raise GraphBreak(
-            "higher-order-operator", "a hook is registered in a function given to torch"
-        )
+        detail = "a hook is registered in a function given to torch"
+        raise GraphBreak("higher-order-operator", detail)
     if tape.subclasses.of(tensor) is not None:
         raise GraphBreak("tensor-subclass", "a hook is registered on a tensor of a subclass")
     if tape.input_of(tensor) is None:

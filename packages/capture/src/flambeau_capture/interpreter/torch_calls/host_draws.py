@@ -143,11 +143,8 @@ def _record(
             hint="draw them at once, as an array or a tensor, or outside the compiled function",
         )
     names = tape.unbacked.fresh()
-    result = (
-        [tape.unbacked.result(number) for number in made]
-        if isinstance(made, list)
-        else tape.unbacked.result(made)
-    )
+    define = tape.unbacked.result
+    result = [*map(define, made)] if isinstance(made, list) else define(made)
     tape.call_untraced(target, args, kwargs, result=result, can_raise=can_raise)
     tape.unbacked.bind_unbacked(names, [])
 

@@ -104,10 +104,8 @@ class Inputs:
         ):
             raise GraphBreak("unsupported-tensor", f"{source.text()} has layout {real.layout}")
         if real.is_conj() or real.is_neg() or real.is_nested:
-            raise GraphBreak(
-                "unsupported-tensor",
-                f"{source.text()} is a lazily conjugated, negated or nested tensor",
-            )
+            detail = f"{source.text()} is a lazily conjugated, negated or nested tensor"
+            raise GraphBreak("unsupported-tensor", detail)
         dims = self._dynamic_dims(real, source)
         fake = fake_like(real, self.env, dims, source=source.text())
         fake.storage_record.memory = _Memory(self.machine, real, source)
@@ -257,9 +255,8 @@ class Inputs:
         source = self.machine.objects.source_of(value)
         if source is None:
             raise GraphBreak("unsupported-argument", f"a {type(value).__name__} of unknown origin")
-        entry = Input(
-            source, value, Opaque(type(value)), GraphValue(Opaque(type(value)), _name_of(source))
-        )
+        spec = Opaque(type(value))
+        entry = Input(source, value, spec, GraphValue(spec, _name_of(source)))
         self.inputs.append(entry)
         return self.declare_opaque(value, entry.value)
 
@@ -300,11 +297,8 @@ def memory_size(tensor: torch.Tensor) -> int:
 
 def _name_of(source: Source) -> str:
     """A name for a placeholder: what the user calls it, made an identifier."""
-    text = "".join(
-        character if character.isalnum() else "_"
-        for character in source.text().replace("L['", "").replace("']", "")
-    )
-    text = text.strip("_")
+    text = source.text().replace("L['", "").replace("']", "")
+    text = "".join(letter if letter.isalnum() else "_" for letter in text).strip("_")
     return text if text and not text[0].isdigit() else f"arg_{text}"
 
 

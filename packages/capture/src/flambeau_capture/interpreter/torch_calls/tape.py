@@ -157,14 +157,10 @@ class Tape(Inputs):
         if found is None:
             inside = self.subgraph_inputs.get(id(fake))
             if inside is not None:
-                raise GraphBreak(
-                    "higher-order-operator",
-                    f"a tensor that {inside[1]} computes is used outside it",
-                )
-            raise GraphBreak(
-                "unknown-c-function",
-                "a tensor was computed by native code that the tape does not see",
-            )
+                detail = f"a tensor that {inside[1]} computes is used outside it"
+                raise GraphBreak("higher-order-operator", detail)
+            detail = "a tensor was computed by native code that the tape does not see"
+            raise GraphBreak("unknown-c-function", detail)
         return found[1]
 
     # ------------------------------------------------------------ subgraphs
@@ -323,9 +319,8 @@ class Tape(Inputs):
     def _refuse_untraced(self, target: Any) -> None:
         if self.subgraphs:
             name = target if isinstance(target, str) else getattr(target, "__name__", "a function")
-            raise GraphBreak(
-                "higher-order-operator", f"call of {name} in a function given to torch"
-            )
+            detail = f"call of {name} in a function given to torch"
+            raise GraphBreak("higher-order-operator", detail)
 
     def record_setting(
         self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
@@ -387,9 +382,7 @@ class Tape(Inputs):
             return result
         self._hands_on = function is pass_hooks
         recorded_args = tuple([self._argument(arg) for arg in args])
-        recorded_kwargs = (
-            {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {}
-        )
+        recorded_kwargs = {name: self._argument(arg) for name, arg in kwargs.items()}
         untraced = self._hands_on
         if untraced:
             self._refuse_untraced(target)
@@ -445,9 +438,8 @@ class Tape(Inputs):
             in_block = frame is not None and frame.is_in_block()
             if in_block and error_texts.ARGUMENT_TYPES_REFUSED.matches(error):
                 # The text names fake tensors, and the block may look at it.
-                raise GraphBreak(
-                    "unknown-c-function", f"arguments that {function} refuses"
-                ) from None
+                detail = f"arguments that {function} refuses"
+                raise GraphBreak("unknown-c-function", detail) from None
             raise
         except (IndexError, ValueError) as error:
             # Torch has asked for a value, and dropped the answer.
@@ -464,9 +456,8 @@ class Tape(Inputs):
         if self.hooked and any(
             getattr(tensor, "storage_record", None) in self.hooked for tensor in tracer.written
         ):
-            raise GraphBreak(
-                "tensor-attribute", "a tensor is written to after a hook was registered on it"
-            )
+            detail = "a tensor is written to after a hook was registered on it"
+            raise GraphBreak("tensor-attribute", detail)
         if kwargs.get("out") is not None:
             _check_written(function, kwargs["out"], tracer.written)
         if type(result) is FakeTensor:
@@ -486,10 +477,8 @@ class Tape(Inputs):
             if id(result) not in self._values:
                 new.append(result)
         elif isinstance(result, torch.Tensor):
-            raise GraphBreak(
-                "operator-unsupported",
-                "a torch call returned a tensor with real data while fake tensors are traced",
-            )
+            detail = "a torch call returned a tensor with real data while fake tensors are traced"
+            raise GraphBreak("operator-unsupported", detail)
         elif isinstance(result, (tuple, list)):
             for item in result:
                 self._find_new(item, new)

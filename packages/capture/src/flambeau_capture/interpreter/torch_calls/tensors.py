@@ -121,9 +121,8 @@ def _own_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str) -> An
         if name in real.__dict__:
             return machine.objects.wrap(real.__dict__[name], DictEntry(base, name))
         machine.guard("ABSENT", base, name)
-    raise AttributeError(
-        f"{machine.tape.real_type(tensor).__name__!r} object has no attribute {name!r}"
-    )
+    message = f"{machine.tape.real_type(tensor).__name__!r} object has no attribute {name!r}"
+    raise AttributeError(message)
 
 
 def store_tensor_attribute(

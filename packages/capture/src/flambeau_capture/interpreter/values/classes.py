@@ -95,9 +95,8 @@ def lookup(machine: Recorder, cls: type, name: str) -> Any:
             if found is not MISSING:
                 break
         cache[key] = found
-        own = name == "forward" or not is_trusted(
-            owner.__module__ if found is not MISSING else cls.__module__
-        )
+        definer = cls if found is MISSING else owner
+        own = name == "forward" or not is_trusted(definer.__module__)
         if own and owner not in machine.classes.made and _guardable(found):
             _guard_definition(machine, owner, class_attribute(machine, cls, name), found)
     return found

@@ -309,9 +309,8 @@ def joined_by(separator: Any, items: list[Any]) -> Any:
     """`separator.join(items)`."""
     for at, item in enumerate(items):
         if not isinstance(item, (str, DeferredString)):
-            raise TypeError(
-                f"sequence item {at}: expected str instance, {type(item).__name__} found"
-            )
+            message = f"sequence item {at}: expected str instance, {type(item).__name__} found"
+            raise TypeError(message)
     spaced = [part for item in items for part in (separator, item)]
     return concatenated(spaced[1:])
 
@@ -383,9 +382,8 @@ def shown_class(machine: Recorder, tensor: torch.Tensor) -> type:
 
 def _names_its_history() -> GraphBreak:
     """The text names the function that made the tensor, as eager calls it."""
-    return GraphBreak(
-        "data-dependent", "a tensor that has a gradient function is formatted as text"
-    )
+    detail = "a tensor that has a gradient function is formatted as text"
+    return GraphBreak("data-dependent", detail)
 
 
 def has_history(machine: Recorder, tensor: torch.Tensor) -> bool:
@@ -426,9 +424,8 @@ def _check_spec(sample: Any, conversion: Callable[[Any], str] | None, spec: str)
 def _formatting(
     value: Any, conversion: Callable[[Any], str] | None, spec: str, *, may_be_empty: bool
 ) -> DeferredString:
-    return DeferredString(
-        (Part(_formatted_text, (value, conversion, spec), may_be_empty=may_be_empty),)
-    )
+    part = Part(_formatted_text, (value, conversion, spec), may_be_empty=may_be_empty)
+    return DeferredString((part,))
 
 
 def shows_tensors(error: BaseException) -> bool:

@@ -74,6 +74,7 @@ class AppendTarget(Proxy):
 
     @staticmethod
     def instance_of(classes: Any) -> bool:
+        """As a list's."""
         return issubclass(list, classes)
 
 
@@ -86,6 +87,7 @@ class EntryTarget(Proxy):
         self.machine, self.real, self.source = machine, real, source
 
     def seen_type(self) -> type:
+        """The container's type."""
         return type(self.real)
 
     def item(self, key: Any) -> Any:

@@ -95,10 +95,8 @@ def refuse_finalizing(frame: ActiveFrame, slot: int) -> None:
     is_bound = _is_bound(machine, value)
     frame.locals[slot] = held
     if not is_bound:
-        raise GraphBreak(
-            "side-effect",
-            f"a {type(value).__name__} is dropped, whose weak references have callbacks",
-        )
+        detail = f"a {type(value).__name__} is dropped, whose weak references have callbacks"
+        raise GraphBreak("side-effect", detail)
 
 
 def _has_callback(reference: Any) -> bool:

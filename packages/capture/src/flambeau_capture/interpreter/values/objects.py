@@ -235,9 +235,8 @@ class Objects:
         if use in (Use.LOCAL, Use.ARGUMENT, Use.RETURN):
             self.lazy_arguments |= use is Use.ARGUMENT
             return LazyValue(value, source)
-        return (
-            given_text(self.machine, value, source) if use is Use.TEXT else self.wrap(value, source)
-        )
+        is_text = use is Use.TEXT
+        return given_text(self.machine, value, source) if is_text else self.wrap(value, source)
 
     def is_seen(self, value: Any) -> bool:
         """Whether the frame has met an object from before the call, itself or as a copy."""
@@ -264,9 +263,8 @@ class Objects:
             value, machine.dynamic, source, is_of_argument(source)
         ):
             return machine.tape.symbolic_number(value, source)
-        machine.guard(
-            "EQUALS" if kind in (int, float, complex, str, bytes) else "IS", source, value
-        )
+        by_value = kind in (int, float, complex, str, bytes)
+        machine.guard("EQUALS" if by_value else "IS", source, value)
         return value
 
     def _wrap_bound_builtin(self, value: Any, kind: type, source: Source) -> Any:
@@ -293,9 +291,8 @@ class Objects:
         if kind in weakref.ProxyTypes:
             raise GraphBreak("unsupported-input", f"a weak proxy is read at {source.text()}")
         if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
-            raise GraphBreak(
-                "unsupported-input", f"a symbolic number of another tracer at {source.text()}"
-            )
+            detail = f"a symbolic number of another tracer at {source.text()}"
+            raise GraphBreak("unsupported-input", detail)
         if isinstance(value, tuple):
             return self._track_tuple(value, kind, source)
         if isinstance(value, list):
@@ -448,10 +445,8 @@ class Objects:
         self.machine.guard("LENGTH", source, list.__len__(value))
         copy: list[Any] = [] if kind is list else new_object(kind)
         tracked = self._add_tracked_copy(value, source, copy, None)
-        list.extend(
-            copy,
-            [self.wrap(item, Item(source, at)) for at, item in enumerate(list.__iter__(value))],
-        )
+        items = enumerate(list.__iter__(value))
+        list.extend(copy, [self.wrap(item, Item(source, at)) for at, item in items])
         tracked.snapshot = list(list.__iter__(copy))
         self._track_state(tracked)
         target = self.append_targets.get(id(value))
@@ -479,21 +474,17 @@ class Objects:
         machine, kind = self.machine, type(value)
         if not isinstance(source, InstanceDict):
             machine.guard("TYPE", source, kind)
-        is_ordered = isinstance(value, collections.OrderedDict)
-        keys = _ordered_keys(value) if is_ordered else tuple(dict.keys(value))
+        base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+        keys = tuple(base.keys(value))
         constant = all(type(key) in SCALARS or _is_immutable_key(key) for key in keys)
         if constant:
             machine.guard("KEYS", source, keys)
         copy: Any = {} if kind is dict else new_object(kind)
         tracked = self._add_tracked_copy(value, source, copy, {})
         if constant:
-            setter = (
-                collections.OrderedDict.__setitem__
-                if isinstance(value, collections.OrderedDict)
-                else dict.__setitem__
-            )
             for key in keys:
-                setter(copy, key, self.wrap(dict.__getitem__(value, key), DictEntry(source, key)))
+                item = self.wrap(dict.__getitem__(value, key), DictEntry(source, key))
+                base.__setitem__(copy, key, item)
         else:
             self._fill_keyed_by_objects(copy, value, source)
         if isinstance(value, collections.defaultdict):
@@ -512,10 +503,8 @@ class Objects:
         self.machine.guard("LENGTH", source, dict.__len__(value))
         for at, (key, item) in enumerate(dict.items(value)):
             if isinstance(value, collections.OrderedDict) or not _is_key(key):
-                raise GraphBreak(
-                    "unsupported-input",
-                    f"a dict with keys of type {type(key).__name__} at {source.text()}",
-                )
+                detail = f"a dict with keys of type {type(key).__name__} at {source.text()}"
+                raise GraphBreak("unsupported-input", detail)
             seen = known_key(self.machine, self.wrap(key, DictKeyAt(source, at)), copy)
             if _hashed_natively(key):
                 entry = self.entry_source(source, seen)
@@ -566,9 +555,8 @@ class Objects:
         if not _same_items(list(copy), list(value)):
             copy = value.copy()
         if not _same_items(list(copy), list(value)):
-            raise GraphBreak(
-                "unsupported-input", f"the set at {source.text()} has an order of its own"
-            )
+            detail = f"the set at {source.text()} has an order of its own"
+            raise GraphBreak("unsupported-input", detail)
         self._add_tracked_copy(value, source, copy, set(value))
         return copy
 
@@ -643,10 +631,6 @@ def _contents(container: Any) -> list[Any]:
     if isinstance(container, list):
         return list.copy(container)
     return list(container) if isinstance(container, (tuple, set, collections.deque)) else []
-
-
-def _ordered_keys(mapping: Any) -> tuple[Any, ...]:
-    return tuple(collections.OrderedDict.keys(mapping))
 
 
 def dict_items(mapping: dict[Any, Any]) -> Any:

@@ -46,9 +46,7 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.protocols import Recorder
     from flambeau_capture.sources import Source
 
-_MARKS = frozenset(
-    {"_torchdynamo_disable", "_torchdynamo_orig_callable", "_dynamo_marked_constant"}
-)
+_MARKS = {"_torchdynamo_disable", "_torchdynamo_orig_callable", "_dynamo_marked_constant"}
 """Attributes of functions that say what the compiler is to do with them (compiler_functions.py)."""
 
 _FIELDS = {"__defaults__": "defaults", "__kwdefaults__": "kwdefaults", "__closure__": "closure"}
@@ -129,9 +127,8 @@ def default_value(
 
 def _are_constants(machine: Recorder, defaults: tuple[Any, ...], field: Source) -> bool:
     """Whether one comparison guards defaults: no object, and no number that has changed."""
-    return all(type(value) in SCALARS for value in defaults) and not (
-        machine.dynamic.has_changed_within(field)
-    )
+    is_scalar = all(type(value) in SCALARS for value in defaults)
+    return is_scalar and not machine.dynamic.has_changed_within(field)
 
 
 def function_part(machine: Recorder, function: types.FunctionType, name: str) -> Any:
@@ -240,9 +237,8 @@ class ProgramFunctions:
         """Whether code with these globals is torch's or the standard library's."""
         found = self._library_globals.get(id(module_globals))
         if found is None:
-            found = self._library_globals[id(module_globals)] = is_trusted(
-                module_globals.get("__name__")
-            )
+            found = is_trusted(module_globals.get("__name__"))
+            self._library_globals[id(module_globals)] = found
         return found
 
     def register_closure(self, function: types.FunctionType) -> None:

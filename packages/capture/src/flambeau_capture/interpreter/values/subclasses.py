@@ -158,9 +158,8 @@ class Subclasses:
         machine = self.machine
         for cls in overloads:
             handler = machine.load(cls, "__torch_function__")
-            result = machine.call(
-                handler, (met.function, tuple(overloads), met.call_args, met.call_kwargs), {}
-            )
+            given = (met.function, tuple(overloads), met.call_args, met.call_kwargs)
+            result = machine.call(handler, given, {})
             if result is not NotImplemented:
                 return result
         name = torch.overrides.resolve_name(met.function) or met.function
@@ -182,9 +181,8 @@ class Subclasses:
                 return value
             if id(value) not in probes:
                 if len(probes) == len(_PROBES):
-                    raise GraphBreak(
-                        "tensor-subclass", f"{len(probes)} subclass tensors in one call"
-                    )
+                    detail = f"{len(probes)} subclass tensors in one call"
+                    raise GraphBreak("tensor-subclass", detail)
                 probes[id(value)] = _PROBES[len(probes)]
                 by_probe[id(probes[id(value)])] = value
             return probes[id(value)]

@@ -209,9 +209,8 @@ def _select(tape: CallTape, tensor: torch.Tensor, dim: int, index: Any, shown: i
         found: torch.Tensor = tape.call_function(torch.select, (tensor, dim, index))
     except IndexError:
         if dim >= tensor.ndim:
-            raise IndexError(
-                f"too many indices for tensor of dimension {tensor.ndim + shown - dim}"
-            ) from None
+            message = f"too many indices for tensor of dimension {tensor.ndim + shown - dim}"
+            raise IndexError(message) from None
         text = f"index {int(index)} is out of bounds for dimension {shown} with size {size}"
         raise IndexError(text) from None
     return found
