@@ -240,7 +240,7 @@ def _retry(
     """The attempt to make next; None where none may do better."""
     raised = cause.id == "exception-escapes" or machine.handling is not None
     if raised and machine.observed_is_compiling:
-        # It raises because it is told that it is compiled: it goes the way that it goes eagerly.
+        # It raises because `is_compiling()` was true: try the way that it goes eagerly.
         return attempt.with_strategy(compiling=False)
     if question is not None:
         machine.speculation.observe(*question)

@@ -176,7 +176,7 @@ class InterpretedGenerator(Proxy):
         """How to resume after the delegate answered a thrown exception by returning a value."""
         frame = self.frame
         if VERSION >= (3, 12):
-            return stop, True  # the frame has a handler of its own for it: CLEANUP_THROW
+            return stop, True  # CLEANUP_THROW in the frame handles it
         frame.stack[-1] = stop.value
         _, frame.ip = frame.code.instructions[frame.ip - 2]  # the end of this yield's SEND
         return None, True

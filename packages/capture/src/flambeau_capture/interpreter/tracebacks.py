@@ -123,7 +123,7 @@ def has_locals(traceback: types.TracebackType | None) -> bool:
 
 
 def traceback_recipe(rebuild: RecipeMaker, traceback: types.TracebackType) -> Recipe:
-    """A traceback made anew in each call: a program may cut and join tracebacks."""
+    """Makes a traceback in each call: a program may cut and join tracebacks."""
     places: list[_Place] = []
     values: list[Recipe] = []
     link: types.TracebackType | None = traceback

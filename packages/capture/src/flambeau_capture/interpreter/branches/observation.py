@@ -3,12 +3,9 @@
 Each call of the graph runs once, and changes nothing of the program's. Inputs that it writes to are
 replaced by copies; generators that it draws from are restored, and so is torch's state.
 
-Whether the graph so far may run twice: what a graph does before a check fails is done again by the
-call that is recompiled or served by another entry.
-
-Tensors, generators and torch's own state are restored (`entries/eager_replay.py`). What the
-program's own operators and functions do beyond their tensors is not: nothing is assumed of data
-behind them.
+A call whose check fails runs again, so what the graph does before a check must be restorable:
+tensors, generators and torch's own state (`entries/eager_replay.py`). Nothing is assumed of data
+behind operators and functions of the program with other side effects.
 """
 
 from __future__ import annotations

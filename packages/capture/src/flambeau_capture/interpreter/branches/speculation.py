@@ -17,8 +17,8 @@ Other questions are answered as they are on the call being captured:
     return x                        return x.log()              so the branch is taken
 
 If the check fails, the call uses another entry or is recompiled (`entries/eager_replay.py`,
-`compiled.py`), and the line is blocklisted: from then on it is a graph break. Frames that are to be
-captured whole go the other way in a graph of its own.
+`compiled.py`), and the line is blocklisted: from then on it is a graph break. If the frame must be
+captured whole, the other way gets a separate graph.
 """
 
 from __future__ import annotations

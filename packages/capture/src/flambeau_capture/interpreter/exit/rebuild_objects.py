@@ -1,20 +1,17 @@
-"""Recipes of exceptions that the frame has made: with their chain, notes and traceback.
+"""Recipes of exceptions, C iterators and generic types that the frame has made.
 
-Recipes of C iterators that stand on the stack, or in locals, at a graph break: as they pickle
-themselves.
+Exceptions keep their chain, notes and traceback. C iterators on the stack, or in locals, at a graph
+break are made again as they pickle themselves:
 
     for i, x in enumerate(xs): ...      ->      enumerate(restored(iter(xs), 3), 3)
 
-Those of dicts and sets are iterators of the same object again, which find out when its size has
-changed.
-
-Recipes of generic types, made again of their parts: equal ones are often one object.
+Those of dicts and sets iterate the same object again, and so notice when its size has changed.
+Generic types are made again of their parts, because equal ones are often one object:
 
     Sequence[T]     ->      operator.getitem(typing.Sequence, T)
     tuple[T]        ->      types.GenericAlias(tuple, (T,))
 
-Those that hold nothing that the frame has made are the same objects in every call, as are the names
-of the typing module.
+Those without parts that the frame has made are the same objects in every call.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ class MachineRecipes(RecipeMaker, Protocol):
 
 
 def exception_recipe(rebuild: MachineRecipes, error: BaseException) -> Recipe:
-    """The exception, made anew, with the places where it has been raised."""
+    """Makes the exception again, with the places where it was raised."""
     made, traceback = _untraced_recipe(rebuild, error), made_part(error)
     if traceback is None:
         return made

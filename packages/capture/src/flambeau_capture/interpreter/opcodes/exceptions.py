@@ -1,7 +1,7 @@
 """Raising, handling and with-blocks; what `except*` does with exception groups.
 
 `except*` follows PEP 654 and CPython's exception_group_match and _PyExc_PrepReraiseStar. But
-interpreted frames give no tracebacks, by which CPython knows whether a part was raised anew.
+interpreted frames give no tracebacks, by which CPython knows whether a part was raised again.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ _WITHIN_ITSELF: dict[type, str] = {
     collections.OrderedDict: "...", torch.Size: "(...)", set: "set(...)",
     frozenset: "frozenset(...)",
 }  # fmt: skip
-"""Type of container -> its text inside of its own text."""
+"""Type of container -> how its text shows the container itself."""
 _HOLDERS = frozenset(_WITHIN_ITSELF)
 
 

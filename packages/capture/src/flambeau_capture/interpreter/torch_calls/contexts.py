@@ -4,14 +4,11 @@
         y = torch.ones(3)            ->      y = torch.ones(3, device=device("meta"))
 
 torch does the same by a function mode, which neither the capture nor the graph needs. A mode that
-is on when the frame begins does its work by itself, and is guarded. What the frame leaves set is
-set once its graph has run.
+is on when the frame begins works by itself, and is guarded. What the frame leaves set is set once
+its graph has run.
 
-Inference mode in a captured frame: really entered while the frame is interpreted, and recorded for
-the graph.
-
-What the frame makes inside are inference tensors to torch's own checks, which raise as they do in
-eager. Inside a graph the mode is entered and left by calls that no tracer may see through
+Inference mode is really entered while the frame is interpreted, so torch's own checks raise as in
+eager, and recorded for the graph. There it is entered and left by calls that no tracer may see into
 (`flambeau_capture.graphs.autograd_calls`): what stands between is compiled by itself.
 """
 

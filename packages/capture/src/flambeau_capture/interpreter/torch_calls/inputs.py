@@ -1,13 +1,11 @@
-"""What existed before the call and the graph reads: tensors, numbers that are symbols, and objects
-that calls are given as they are.
+"""What the graph reads from before the call: tensors, symbolic numbers, objects that calls take.
 
     x, self.weight, n          Input(L['x'], f32[s0, 8]), Input(L['self'].weight, f32[8, 8]),
                                Input(L['n'], s1)
 
 Each real tensor has one fake tensor, whose sizes are symbols where they may vary.
 
-The tracer that torch-level calls run under while they are recorded: shapes only, and what each call
-does besides.
+Torch-level calls run under a `SpecTracer` while they are recorded.
 """
 
 from __future__ import annotations

@@ -237,7 +237,9 @@ class Tape(Inputs):
         kind: Any = "method" if isinstance(target, str) else "function"
         where = where or self.machine.where
         self.calls.append(Call(kind, target, args, kwargs or {}, result, where, **flags))
-        self.written_storages.update(value.storage for value in flags.get("mutates", ()))
+        mutates = flags.get("mutates")
+        if mutates:
+            self.written_storages.update(value.storage for value in mutates)
 
     def call_function(
         self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None

@@ -215,7 +215,7 @@ def _expression(depth: int) -> str:
 _EXPRESSION = re.compile(rf"(?:(?<![\w.])|(?<=\dx)){_expression(3)}(?=x[su]?\d|(?!\w|\.\d))")
 """Also in the shape of a matrix, `s0x3`."""
 _OPAQUE = re.compile(r"\((?:[^()]|\(.*\))*(?://|%)(?:[^()]|\(.*\))*\)")
-"""A division, which is printed in parentheses of its own; others are the text's."""
+"""A division, which is printed in parentheses; other parentheses are the text's."""
 _SYMBOL = re.compile(r"(?:\b|(?<=\dx))[su]\d+(?=\b|x)")
 _PRINTS_DATA = "its data is not allocated yet"
 

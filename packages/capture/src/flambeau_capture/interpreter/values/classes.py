@@ -1,11 +1,11 @@
 """What classes define: raw lookup along the MRO, and special methods written in Python.
 
-Type attributes are looked up once for each capture (`ClassTable`), with a guard on those of the
-program's own classes. Some types need no guards on their objects' attributes: their objects are
-guarded by value, or by identity.
+Type attributes are looked up once per capture (`ClassTable`), with a guard on those of the
+program's own classes. Objects of some types are guarded by value or by identity, and need no guards
+on their attributes.
 
-`len(x)` calls `__len__`, which is interpreted. Its answer goes through `len` once more, behind an
-object that just gives that answer. So the checks, their order and their messages are CPython's.
+`len(x)` calls `__len__`, which is interpreted. `len` of an object that gives the same answer then
+makes CPython's checks, in CPython's order and with its messages.
 """
 
 from __future__ import annotations

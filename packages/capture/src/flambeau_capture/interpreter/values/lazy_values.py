@@ -1,16 +1,12 @@
-"""Containers of the program that a frame reads or extends in part: only what is read of them is
-guarded.
+"""Containers of the program that a frame reads or extends in part: only the parts are guarded.
 
     config["lr"]                 the entry 'lr' of a dict, or its absence; other keys may change
     self.losses.append(x)        the list's contents and length are neither read nor guarded
 
-Where the code that follows a load (code/data_flow.py) takes but one entry of a container,
-or appends to a list, the load gives a stand-in, which that code consumes; what is stored in a local
-variable or passed to a function of the program is a LazyValue until it is used. As soon as the
-container is read otherwise it gets its usual tracked copy, with all that was appended in it.
-
-Args that were not looked at yet: a function of the program is given them so, everything else
-gets what they hold.
+If the code after a load (code/data_flow.py) takes one entry of a container, or appends to a list,
+the load gives a stand-in, which that code consumes. A container that is stored in a local variable,
+or passed to a function of the program, is a LazyValue until it is used. Any other read makes the
+usual tracked copy, with all that was appended in it.
 
 def loss(batch): return batch["x"].sum()
 loss(batch)                  of `batch` one entry is read, in the frame of `loss`

@@ -4,21 +4,20 @@ were seen to change.
     self.scale = 0.5; then 0.7           first capture: EQUALS 0.5. Second: any float f0
 
 An int is a symbol of the SizeEnv, a float a symbolic float (`size_floats.float_symbol`); Python's
-control flow on them takes guards. What a torch function is given is a float symbol or a size: a
-float that the program has computed from given floats becomes an input of its own, computed by
-Python from the same sources before the graph runs, so that its value is Python's to the last bit.
+control flow on them takes guards. A torch function gets float symbols or sizes. A float that the
+program computes from given floats becomes a separate input: Python computes it from the same
+sources before the graph runs, so its value is Python's to the last bit.
 
-Symbolic numbers, and texts of them, where Python needs what they are: as keys. Making one concrete
+Python needs the values of symbolic numbers, and of texts of them, as keys. Making one concrete
 guards its value.
 
-Tensors that stand where an operator takes a number.
+Tensors may stand where an operator takes a number:
 
     p.addcdiv_(a, b, value=t)       p.add_(a / b * t)         for step counters of optimizers
     F.pad(x, (0, t))                n = t.item(); F.pad(x, (0, n))
 
-Eager reads the number out of the tensor. While capturing there is no number to read, so the call is
-written as operators that take tensors; or, in a frame that is to be captured whole, the number is
-an unbacked one.
+Eager reads the number out of the tensor. Capture has no number to read, so it writes the call as
+operators that take tensors. In a frame that is captured whole the number is unbacked.
 """
 
 from __future__ import annotations

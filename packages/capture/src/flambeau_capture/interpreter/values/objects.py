@@ -1,16 +1,13 @@
-"""Objects that existed before the call: where they can be fetched from, and what the frame has
-changed about them.
+"""Objects that existed before the call: their sources, and what the frame has changed about them.
 
-Three side tables keyed by identity (each holds its object, so that ids stay valid):
+Three side tables are keyed by identity; each holds its object, so ids stay valid:
 
-- `known`    — objects used as they are (instances, modules, functions passed in): their source;
-- `tracked copies`  — copies that stand on the stack for containers of the program, with fake
-  tensors inside; native code may read and
-               change them, and what was changed is found at exit by comparing with the snapshot;
-- `pending writes` — attributes written to known objects, read back from here, replayed at exit.
+- known objects are used as they are (instances, modules, functions);
+- tracked copies stand on the stack for containers of the program, with fake tensors inside; native
+  code may read and change them, and a comparison with the snapshot finds the changes at exit;
+- pending writes are attributes written to known objects, read back from here, replayed at exit.
 
-`wrap(value, source)` is the one door through which a value from outside comes in: it guards what
-the value is.
+Every value from outside enters through `wrap(value, source)`, which guards what the value is.
 """
 
 from __future__ import annotations

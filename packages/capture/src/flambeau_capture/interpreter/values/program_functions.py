@@ -4,15 +4,10 @@
                                         code, its module's globals and what is read of its cells
                                         and defaults are the same
 
-So a function of the program is guarded by its code, and its defaults and cells as they are read.
-Its identity is guarded where the program observes it (values/program_functions.py), and of what
-libraries define once.
-
-Identity as the program observes it: by `is`, by the default `==`, by hashing a function.
-
-What exists before the call is guarded by what is read of it, not by which object it is. Two objects
-that the program has distinguished must be two in later calls; a function that it has hashed must be
-that function.
+A function of the program is guarded by its code, and its defaults and cells as they are read. Its
+identity is guarded if a library defines it once, or if the program observes it: by `is`, by the
+default `==`, by hashing a function. Two objects that the program has distinguished must be two in
+later calls; a function that it has hashed must be that function.
 """
 
 from __future__ import annotations

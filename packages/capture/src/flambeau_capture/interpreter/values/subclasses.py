@@ -67,7 +67,7 @@ def has_handler(cls: type) -> bool:
 
 
 class _ProbeMet(BaseException):
-    """A probe was met: the function that its class would have been told of, with the arguments."""
+    """A probe was met: the function that its class would get, with the arguments."""
 
     def __init__(self, function: Any, args: Args, kwargs: Kwargs) -> None:
         self.function, self.call_args, self.call_kwargs = function, args, kwargs

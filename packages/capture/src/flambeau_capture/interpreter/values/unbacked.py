@@ -8,11 +8,9 @@ or the size of a tensor that the call makes.
     y = x[mask]                     y = x[mask]; u1 = sym_size(y, 0)
     z = x[:3] + x[mask]             ...; _assert_scalar(u1 == 3, ...) checks the assumption
 
-Indices of tensors that only the graph knows: `x[n]` where n is in the data, or drawn at random.
+Indices that only the graph knows are selections, because torch's own indexing asks for the value:
 
     x[n], x[:, n, 2:]       ->      torch.select(x, 0, n), torch.select(x, 1, n)[:, 2:]
-
-torch's own indexing would ask for the value.
 """
 
 from __future__ import annotations
