@@ -208,7 +208,3 @@ INTRINSICS_2: dict[int, Callable[[Frame, Any, Any], Any]] = {
     4: _set_type_parameters,
     5: _set_parameter_default,
 }
-
-NAMES_1: list[str] = list(getattr(dis, "_intrinsic_1_descs", ()))
-NAMES_2: list[str] = list(getattr(dis, "_intrinsic_2_descs", ()))
-"""What the running Python calls them, by number."""
