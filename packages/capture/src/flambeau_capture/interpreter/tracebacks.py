@@ -43,7 +43,9 @@ def raised_in(frame: ActiveFrame, error: BaseException) -> types.TracebackType |
     code = frame.code.code_reference()
     if code is None or (behind is not None and frame.code.names_at[index] == "RERAISE"):
         return behind
-    resumable = bool(code.co_flags & inspect.CO_GENERATOR) and frame.code.unwinds[index] is not None
+    handler = frame.code.unwinds[index] if code.co_flags & inspect.CO_GENERATOR else None
+    # From 3.12 on each generator's body is covered: StopIteration becomes a RuntimeError there.
+    resumable = handler is not None and frame.code.names_at[handler.target] != "CALL_INTRINSIC_1"
     variables = _variables(frame)
     stand_in = _stand_in(code, _RESUMABLE_MARK if resumable else _MARK, tuple(variables))
     offset, line = 2 * frame.code.offsets[index], frame.code.line(index)
