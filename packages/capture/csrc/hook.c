@@ -24,6 +24,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *on_miss; /* (function, arguments) -> Entry, None (run this frame), False (and every later one of its code) or True (and all below) */
     PyObject *table;   /* {id of code: (code, tuple of entries), (code, False) or (code, True)} */
+    int intercepts;    /* no frame is run but by on_miss: it gives (result,), or True as above; arguments are None for what is no fresh call */
 } FrameHandler;
 
 static __thread FrameHandler *current; /* owned while in force */
@@ -111,11 +112,10 @@ is_skipped(PyCodeObject *code)
     return extra != NULL;
 }
 
-/* Whether the frame is a fresh call of an ordinary function, seen by nobody else. */
+/* Whether the frame is a fresh call of a function of code without these flags, seen by nobody else. */
 static int
-is_eligible(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
+is_eligible(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag, int kinds)
 {
-    const int kinds = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
     const int function = CO_OPTIMIZED | CO_NEWLOCALS;
     if (throwflag || frame->owner != FRAME_OWNED_BY_THREAD || frame->frame_obj != NULL || frame->f_locals != NULL ||
         !FRAME_AT_START(frame) || tstate->c_tracefunc != NULL || tstate->c_profilefunc != NULL) {
@@ -135,22 +135,29 @@ argument_count(const PyCodeObject *code)
     return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) + ((code->co_flags & CO_VARKEYWORDS) != 0);
 }
 
-/* The entry, or True, that on_miss gives for this frame (a new reference; NULL: none, with or without an error set), kept for later frames. */
 static PyObject *
-ask(FrameHandler *handler, PyObject *key, PyObject *known, PyObject *function, PyCodeObject *code, PyObject *const *arguments)
+call_on_miss(FrameHandler *handler, PyObject *function, PyCodeObject *code, PyObject *const *arguments)
 {
     Py_ssize_t count = argument_count(code);
-    PyObject *bound = PyTuple_New(count);
+    PyObject *bound = arguments == NULL ? Py_NewRef(Py_None) : PyTuple_New(count);
     if (bound == NULL) {
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
+    for (Py_ssize_t i = 0; arguments != NULL && i < count; i++) {
         PyTuple_SET_ITEM(bound, i, Py_NewRef(arguments[i]));
     }
     PyObject *former = hook_switch(NULL);
     PyObject *answer = PyObject_CallFunctionObjArgs(handler->on_miss, function, bound, NULL);
     hook_restore(former);
     Py_DECREF(bound);
+    return answer;
+}
+
+/* The entry, or True, that on_miss gives for this frame (a new reference; NULL: none, with or without an error set), kept for later frames. */
+static PyObject *
+ask(FrameHandler *handler, PyObject *key, PyObject *known, PyObject *function, PyCodeObject *code, PyObject *const *arguments)
+{
+    PyObject *answer = call_on_miss(handler, function, code, arguments);
     if (answer == NULL || answer == Py_None) {
         Py_XDECREF(answer);
         return NULL;
@@ -237,11 +244,55 @@ without_handler(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int th
     return result;
 }
 
+/* Has the frame raise the error that is set, where it stands. */
+static PyObject *
+refuse_frame(PyThreadState *tstate, struct _PyInterpreterFrame *frame)
+{
+    return without_handler(tstate, frame, 1);
+}
+
+/* What on_miss of a handler that intercepts makes of the frame. */
+static PyObject *
+intercept(FrameHandler *handler, PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
+{
+    PyCodeObject *code = FRAME_CODE(frame);
+    int fresh = is_eligible(tstate, frame, throwflag, 0);
+    PyObject *answer = call_on_miss(handler, FRAME_FUNCTION(frame), code, fresh ? frame->localsplus : NULL);
+    if (answer == Py_True) {
+        Py_DECREF(answer);
+        return without_handler(tstate, frame, throwflag);
+    }
+    PyObject *result = NULL;
+    if (answer != NULL && PyTuple_CheckExact(answer) && PyTuple_GET_SIZE(answer) == 1) {
+        result = Py_NewRef(PyTuple_GET_ITEM(answer, 0));
+    }
+    else if (answer != NULL) {
+        PyErr_SetString(PyExc_TypeError, "on_miss of a handler that intercepts must return (result,) or True");
+    }
+    Py_XDECREF(answer);
+    if (fresh) {
+        drop_frame(tstate, frame);
+        return result;
+    }
+    if (result != NULL) {
+        Py_DECREF(result);
+        PyErr_SetString(PyExc_TypeError, "on_miss gave a result for a frame that is no fresh call");
+    }
+    return refuse_frame(tstate, frame);
+}
+
 static PyObject *
 with_handler(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
 {
     PyObject *result;
-    if (!is_eligible(tstate, frame, throwflag)) {
+    const int kinds = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+    if (current->intercepts) {
+        FrameHandler *interceptor = (FrameHandler *)Py_NewRef(current);
+        result = intercept(interceptor, tstate, frame, throwflag);
+        Py_DECREF(interceptor);
+        return result;
+    }
+    if (!is_eligible(tstate, frame, throwflag, kinds)) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
     FrameHandler *handler = current;
@@ -265,6 +316,10 @@ evaluate(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
     if (nested >= MOST_NESTED) {
+        if (current->intercepts) {
+            PyErr_SetString(PyExc_RecursionError, "too many intercepted calls run one in another");
+            return refuse_frame(tstate, frame);
+        }
         return without_handler(tstate, frame, throwflag);
     }
     nested++;
@@ -334,9 +389,10 @@ hook_restore(PyObject *former)
 static PyObject *
 handler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"on_miss", NULL};
+    static char *names[] = {"on_miss", "intercepts", NULL};
     PyObject *on_miss;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:FrameHandler", names, &on_miss)) {
+    int intercepts = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p:FrameHandler", names, &on_miss, &intercepts)) {
         return NULL;
     }
     FrameHandler *handler = (FrameHandler *)type->tp_alloc(type, 0);
@@ -344,6 +400,7 @@ handler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     handler->on_miss = Py_NewRef(on_miss);
+    handler->intercepts = intercepts;
     handler->table = PyDict_New();
     if (handler->table == NULL) {
         Py_CLEAR(handler);

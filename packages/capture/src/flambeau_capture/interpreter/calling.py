@@ -30,6 +30,7 @@ from flambeau_capture.interpreter.semantics.items import (
     lazy_dict_item,
     load_item,
 )
+from flambeau_capture.interpreter.semantics.native_calls import call_native, is_native
 from flambeau_capture.interpreter.semantics.native_functions import (
     BUILTIN_TYPES,
     is_pure,
@@ -46,7 +47,6 @@ from flambeau_capture.interpreter.substitutes.modules import call_cached, call_m
 from flambeau_capture.interpreter.torch_calls import torch_functions
 from flambeau_capture.interpreter.values.classes import (
     LRU_CACHE,
-    MISSING,
     Proxy,
     lookup,
     of_bases,
@@ -78,6 +78,8 @@ _TYPING_EFFECTS = frozenset({
     "dataclass_transform",
 })  # fmt: skip
 """Functions of the typing modules that print, keep what they are given, or write to it."""
+_READS_CALLER = frozenset({"_caller", "_getframe", "_getframemodulename"})
+"""Names in functions of the typing modules that look at the function that called them."""
 KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
 """Modules of Triton that build and launch kernels: neither followed nor captured."""
 _TYPE_CALL = type.__dict__["__call__"]
@@ -183,6 +185,8 @@ def _call_instance(
         return library.call(function, args, kwargs)
     if not callable(function):
         _raise_not_callable(machine, function)
+    if is_native(lookup(machine, kind, "__call__")):
+        return call_native(machine, function, args, kwargs)
     raise GraphBreak("unknown-c-function", f"call of a {kind.__module__}.{kind.__qualname__}")
 
 
@@ -424,6 +428,8 @@ def _call_pure(machine: Machine, function: Any, receiver: Any, args: Args, kwarg
         twin = pure_twin(function)
         if twin is not None:
             return _call_builtin(machine, twin, args, kwargs, False)
+        if is_native(function):
+            return call_native(machine, function, args, kwargs)
         name = getattr(function, "__qualname__", function.__name__)
         module = getattr(function, "__module__", None) or type(receiver).__name__
         if machine.handling is not None and any(isinstance(arg, BaseException) for arg in args):
@@ -505,6 +511,8 @@ def _call_slot(machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_p
         if issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object:
             return machine.tape.call_method(function.__name__, args, kwargs)
     if not is_pure(function):
+        if is_native(function):
+            return call_native(machine, function, args, kwargs)
         detail = f"call of {function.__objclass__.__qualname__}.{function.__name__}"
         raise GraphBreak("unknown-c-function", detail)
     if args:
@@ -542,7 +550,7 @@ def _call_of_typing(
         module not in _TYPING
         or warns
         or name in _TYPING_EFFECTS
-        or "_caller" in function.__code__.co_names
+        or not _READS_CALLER.isdisjoint(function.__code__.co_names)
     ):
         return NotImplemented
     if name == "__call__" and hasattr(args[0], "__origin__") and getattr(args[0], "_inst", True):
@@ -604,28 +612,33 @@ def construct(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> Any:
         found = library.call(cls, args, kwargs)
         if found is not NotImplemented:
             return found
-    if issubclass(cls, enum.Enum) and (len(args) != 1 or kwargs):
-        raise GraphBreak("class-statement", f"{cls.__qualname__} is called to make an enumeration")
     meta_call = python_method(machine, type(cls), "__call__")
-    if meta_call is not None and not issubclass(cls, enum.Enum):
-        return call(machine, meta_call, (cls, *args), kwargs)
+    if meta_call is not None and not _is_member_lookup(machine, cls, args, kwargs):
+        return machine.interpret(meta_call, (cls, *args), kwargs)
     return instantiate(machine, cls, args, kwargs)
+
+
+def _is_member_lookup(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a call finds a member of an enumeration that existed before the call."""
+    looks_up = issubclass(cls, enum.Enum) and len(args) == 1 and not kwargs
+    return looks_up and cls not in machine.classes.made
 
 
 def instantiate(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """What `type.__call__` does: `__new__`, then `__init__`."""
     if issubclass(cls, torch.Tensor) and not _makes_itself(machine, cls):
         raise GraphBreak("tensor-subclass", f"a {cls.__name__} is made")
-    if lookup(machine, cls, "__del__") is not MISSING:
+    if type(lookup(machine, cls, "__del__")) is types.FunctionType:
         raise GraphBreak("side-effect", f"a {cls.__name__}, which has a __del__, is made")
     new, init = lookup(machine, cls, "__new__"), lookup(machine, cls, "__init__")
     maker = new.__func__ if isinstance(new, staticmethod) else new
-    if type(maker) is not types.FunctionType and type(init) is not types.FunctionType:
+    written_in_c = types.FunctionType not in (type(maker), type(init))
+    if written_in_c and (cls is type or not issubclass(cls, type)):
         return _construct_native(machine, cls, args, kwargs)
     if type(maker) is types.FunctionType:
         made = call(machine, maker, (cls, *args), kwargs)
     else:
-        made = new_instance(cls, args, kwargs)
+        made = new_instance(machine, cls, args, kwargs)
     if type(init) is types.FunctionType:
         if issubclass(type(made), cls) or (
             isinstance(made, torch.Tensor) and machine.tape.tensor_instance_of(made, cls)
@@ -644,30 +657,40 @@ def _makes_itself(machine: Machine, cls: type) -> bool:
     return is_admitted(cls) and isinstance(new, (staticmethod, types.FunctionType))
 
 
-def new_instance(cls: type, args: Args, kwargs: Kwargs) -> Any:
+def new_instance(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """A bare instance of a class whose `__new__` is C and whose `__init__` is Python."""
     if issubclass(cls, BaseException):
         return cls.__new__(cls, *args, **kwargs)
     if cls.__new__ is object.__new__:
-        return object.__new__(cls)
-    base = _builtin_base(cls)
+        return object.__new__(cls, *args, **kwargs)
+    if issubclass(cls, type):
+        return call(machine, type.__new__, (cls, *args), kwargs)
+    if cls.__new__ in (dict.__new__, list.__new__, set.__new__):
+        return cls.__new__(cls)
+    base = _native_maker(cls)
     if base is None:
         raise GraphBreak("unknown-c-function", f"{cls.__qualname__}.__new__ is written in C")
-    return cls.__new__(cls) if base in (dict, list, set) else cls.__new__(cls, *args, **kwargs)
+    if not is_pure(base):
+        return call_native(machine, base.__new__, (cls, *args), kwargs)
+    return cls.__new__(cls, *args, **kwargs)
 
 
-def _builtin_base(cls: type) -> type | None:
-    """The builtin type whose `__new__` makes the instances of a class, if one does."""
-    bases = (dict, list, set, tuple, frozenset, str, int, float)
-    return next((base for base in bases if cls.__new__ is base.__new__), None)
+def _native_maker(cls: type) -> Any:
+    """The C type whose `__new__` makes the instances of a class, if that may run at capture."""
+    base = getattr(cls.__new__, "__self__", None)
+    known = isinstance(base, type) and (is_pure(base) or is_native(base))
+    return base if known and cls.__new__ is base.__new__ else None
 
 
 def _construct_native(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    maker = _native_maker(cls)
+    if maker is not None and not is_pure(maker):
+        return call_native(machine, cls, args, kwargs)
     if not (
         is_pure(cls)
         or issubclass(cls, (BaseException, enum.Enum))
         or cls.__new__ is object.__new__
-        or _builtin_base(cls) is not None
+        or maker is not None
     ):
         raise GraphBreak("unknown-c-function", f"a {cls.__module__}.{cls.__qualname__} is made")
     args, kwargs = prepare_arguments(machine, cls, args, kwargs)

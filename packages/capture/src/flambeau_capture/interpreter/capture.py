@@ -29,6 +29,7 @@ from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStra
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitutes import user_overrides
 from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
+from flambeau_capture.interpreter.values.decimals import leave_context
 from flambeau_capture.interpreter.values.deferred_strings import ShownTensors, error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
 from flambeau_capture.reasons import GraphBreak
@@ -214,6 +215,7 @@ def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
             question = error.asked_at, error.wanted
     finally:
         machine.switches.restore(machine.tape.autocast_nesting)
+        leave_context(machine)
     if not attempt.stop_step and (retry := _retry(attempt, machine, cause, question)) is not None:
         return retry
     return Broken(cause, left_to_interpreter(machine), tuple(stop_steps(machine.breaks.frames)))

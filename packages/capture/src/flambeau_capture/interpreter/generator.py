@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau_capture.bytecode.instructions import VERSION
 from flambeau_capture.interpreter.frame import RETURN, Handled, Stopped, run, unwind
 from flambeau_capture.interpreter.machine import Frame
+from flambeau_capture.interpreter.tracebacks import ends_generator
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 
@@ -128,7 +129,7 @@ class InterpretedGenerator(Proxy):
         error = _as_exception(self.frame.machine, kind, value)
         _check_not_running(self)
         if self.finished or not self.started:
-            self.finished = True
+            self._finish()
             raise error
         receiver = self._delegate()
         throw = None if receiver is None else _method(receiver, "throw", self.frame.machine)
@@ -137,16 +138,16 @@ class InterpretedGenerator(Proxy):
         self.running = True
         try:
             return self.frame.machine.call(throw, (error,), {})
-        except StopIteration as stop:
-            self.running = False
-            return self._resume(*self._delegate_returned(stop))
         except (GraphBreak, Stopped):
             raise
         except BaseException as raised:
-            self.running = False
-            return self._resume(raised)
+            ended = raised
         finally:
             self.running = False
+        # Not where it is handled: that would be the context of what the generator raises.
+        if isinstance(ended, StopIteration):
+            return self._resume(*self._delegate_returned(ended))
+        return self._resume(ended)
 
     def _delegate(self) -> Any:
         """The iterator that `yield from` is suspended on, or None."""
@@ -185,7 +186,7 @@ class InterpretedGenerator(Proxy):
         """Raise GeneratorExit in the generator."""
         _check_not_running(self)
         if self.finished or not self.started:
-            self.finished = True
+            self._finish()
             return
         try:
             self._resume(self._closing(self._delegate(), GeneratorExit()))
@@ -215,15 +216,19 @@ class InterpretedGenerator(Proxy):
             )
         machine.breaks.frames[:], machine.breaks.where = broken, where
 
+    def _finish(self) -> None:
+        """It has ended, and drops what its frame held."""
+        self.finished = True
+        self.frame.locals.clear()
+        self.frame.stack.clear()
+
     def _handles_exit(self) -> bool:
         """Whether GeneratorExit at this yield runs code of the program or of the delegate."""
         frame = self.frame
         unwind_to = frame.code.unwinds[frame.ip - 1]
         if unwind_to is None:
             return self._delegate() is not None
-        names = frame.code.names_at[unwind_to.target : unwind_to.target + 2]
-        # From 3.12 on, a generator has a handler that makes a StopIteration a RuntimeError.
-        return names != ["CALL_INTRINSIC_1", "RERAISE"]
+        return not ends_generator(frame.code.names_at, unwind_to.target)
 
     def _resume(self, error: BaseException | None, ready: bool = False) -> Any:
         """Run to the next yield; `ready`: the stack is as the next instruction expects it."""
@@ -242,12 +247,12 @@ class InterpretedGenerator(Proxy):
                 unwind(frame, error)
             signal = run(frame)
         except StopIteration as stop:
-            self.finished = True
+            self._finish()
             if VERSION < (3, 12):
                 raise RuntimeError("generator raised StopIteration") from stop
             raise
         except BaseException:
-            self.finished = True
+            self._finish()
             raise
         finally:
             frame.parent = None  # else the generator would keep alive what holds it
@@ -255,7 +260,7 @@ class InterpretedGenerator(Proxy):
             self.handling = None if _handled(frame) is None else machine.handling
             machine.handling = handling
         if signal == RETURN:
-            self.finished = True
+            self._finish()
             raise StopIteration if frame.value is None else StopIteration(frame.value)
         return frame.value
 

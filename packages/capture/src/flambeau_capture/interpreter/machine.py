@@ -45,6 +45,10 @@ MOST_GUARDS = 50_000
 """A guard program of the C core holds a few more."""
 
 
+_FULLGRAPH_FACTOR = 3
+"""How much longer a frame may be interpreted if the alternative is an error."""
+
+
 class Frame:
     """One activation of a Python function. `ip` is the index of the next instruction."""
 
@@ -230,7 +234,8 @@ class Machine:
         self.objects = Objects(self)
         self.speculation = operations.speculation(self)
         self.tape: Tape = Tape(self, device)
-        self.progress = Progress(options.instruction_limit, stop_step, self.tape)
+        limit = options.instruction_limit * (_FULLGRAPH_FACTOR if options.fullgraph else 1)
+        self.progress = Progress(limit, stop_step, self.tape)
 
     def state_of(self, feature: type[_State]) -> _State:
         """The state of one feature, an object of the feature's own class, made on first use."""

@@ -52,6 +52,13 @@ def raised_in(frame: ActiveFrame, error: BaseException) -> types.TracebackType |
     return _entry(_Place(stand_in, frame.globals, offset, line), variables.values(), behind)
 
 
+def ends_generator(names: list[str], target: int) -> bool:
+    """Whether a handler is that of a generator's whole body, which makes a StopIteration a
+    RuntimeError from 3.12 on.
+    """
+    return names[target : target + 2] == ["CALL_INTRINSIC_1", "RERAISE"]
+
+
 def _variables(frame: ActiveFrame) -> dict[str, Any]:
     """The variables that a stand-in shows: constants, and what existed before the call.
 

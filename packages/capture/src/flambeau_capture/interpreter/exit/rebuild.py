@@ -7,6 +7,7 @@ object is rebuilt once.
 
 from __future__ import annotations
 
+import _thread
 import collections
 import enum
 import functools
@@ -23,6 +24,7 @@ from flambeau_capture.interpreter.exit.rebuild_objects import (
     exception_recipe,
     is_c_iterator,
     iterator_recipe,
+    reduced_recipe,
     sequence_iterator_recipe,
     typing_recipe,
 )
@@ -71,6 +73,7 @@ from flambeau_prims.sizes_node import from_symbolic
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
+_LOCK = type(_thread.allocate_lock())
 _WRAPPERS = (LRU_CACHE, staticmethod, classmethod)
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
@@ -256,6 +259,9 @@ class Rebuilder:
         return made
 
     def _function(self, value: types.FunctionType) -> Recipe:
+        if id(value.__globals__) in self.machine.objects.namespaces:
+            detail = f"{value.__qualname__}, of source run in the frame, outlives it"
+            raise GraphBreak("unsupported-result", detail)
         code, namespace = value.__code__, value.__globals__
         made = MakeFunction(code, namespace, value.__name__, value.__qualname__)
         made = self._keep(value, made)
@@ -291,6 +297,12 @@ class Rebuilder:
 
     def _namespace(self, value: types.SimpleNamespace) -> Recipe:
         return CallRecipe(types.SimpleNamespace, (), self._state(value) or {})
+
+    def _lock(self, value: Any) -> Recipe:
+        is_plain = isinstance(value, _LOCK)
+        if value.locked() if is_plain else value._is_owned():
+            raise GraphBreak("unsupported-result", "a lock that the frame holds outlives it")
+        return CallRecipe(_thread.allocate_lock if is_plain else _thread.RLock, ())
 
     def _view(self, value: Any) -> Recipe:
         raise GraphBreak(
@@ -351,6 +363,9 @@ class Rebuilder:
                 type(base.__dict__.get("__new__")) is types.BuiltinFunctionType for base in bases
             )
         ):
+            made_again = None if is_stand_in else reduced_recipe(self, value)
+            if made_again is not None:
+                return made_again
             detail = f"a {kind.__module__}.{kind.__qualname__} is returned or stored"
             raise GraphBreak("unsupported-result", detail)
         made = self._keep(value, MakeObject(kind))
@@ -376,6 +391,8 @@ _BUILDERS: dict[type, Any] = {
     types.CellType: Rebuilder._cell,
     collections.deque: Rebuilder._deque,
     types.SimpleNamespace: Rebuilder._namespace,
+    _LOCK: Rebuilder._lock,
+    _thread.RLock: Rebuilder._lock,
     **dict.fromkeys(_DICT_VIEWS, Rebuilder._view),
 }
 

@@ -225,6 +225,54 @@ def _restored(iterator: Any, state: Any) -> Any:
     return iterator
 
 
+# ---------------------------------------------------------------- rebuild objects of C types
+
+
+def reduced_recipe(rebuild: MachineRecipes, value: Any) -> Recipe | None:
+    """An object of a C type that the frame has made, as it pickles itself; None for what does not,
+    or in a way of the program, and for iterators, which may forget a part of their state.
+    """
+    kind = type(value)
+    ways = [getattr(kind, name, None) for name in _PICKLE_WAYS]
+    own = {name for base in kind.__mro__[:-1] for name in _PICKLE_WAYS[:3] if name in vars(base)}
+    is_iterator = hasattr(kind, "__next__") and "__getstate__" not in own
+    if types.FunctionType in map(type, ways) or not own or is_iterator:
+        return None
+    try:
+        reduced = value.__reduce_ex__(4)
+    except TypeError:
+        return None
+    if not isinstance(reduced, tuple):
+        return None
+    function, args, *rest = reduced
+    parts = [part if part is None or index == 0 else list(part) for index, part in enumerate(rest)]
+    recipes = [rebuild.recipe(part) for part in (*parts, None, None, None)[:3]]
+    made = CallRecipe(function, tuple(rebuild.recipe(arg) for arg in args))
+    return CallRecipe(_filled, (made, *recipes)) if any(rest) else made
+
+
+_PICKLE_WAYS = (
+    "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__",
+    "__getnewargs_ex__", "__new__", "__init__", "__setattr__", "__setitem__", "extend",
+)  # fmt: skip
+
+
+def _filled(made: Any, state: Any, items: list[Any] | None, entries: list[Any] | None) -> Any:
+    """What unpickling does with an object once it is made."""
+    if state is not None and hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    elif state is not None:
+        attributes, slots = state if isinstance(state, tuple) else (state, None)
+        vars(made).update(attributes or {})
+        for name, value in (slots or {}).items():
+            setattr(made, name, value)
+    if items:
+        made.extend(items)
+    for key, value in entries or ():
+        made[key] = value
+    return made
+
+
 # ---------------------------------------------------------------- rebuild types
 
 

@@ -10,6 +10,7 @@ What the frame has set of context variables (`contextvars`): nothing is really s
 from __future__ import annotations
 
 import collections
+import sys
 import types
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.values.classes import Proxy, slot_values
+from flambeau_capture.interpreter.values.decimals import context_flags
 from flambeau_capture.interpreter.values.objects import DELETED, dict_items
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (
@@ -91,10 +93,13 @@ def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
     for target, what in machine.objects.deferred.targets:
         if objects.is_seen(target):
             raise GraphBreak("side-effect", f"{what} where the frame reads it")
+    _, stdout = objects.globals_written.get((id(vars(sys)), "stdout"), (sys, sys.stdout))
     for function, args, kwargs in machine.objects.deferred.calls:
+        if function is print and kwargs.get("file") is None and stdout is not sys.stdout:
+            raise GraphBreak("side-effect", "sys.stdout is replaced after print() has written")
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallSideEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
-    return found + context_side_effects(machine, rebuild)
+    return found + context_flags(machine) + context_side_effects(machine, rebuild)
 
 
 def _attribute_side_effects(machine: Machine, rebuild: Rebuilder) -> Iterator[SideEffect]:

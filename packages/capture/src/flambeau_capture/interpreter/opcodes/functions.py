@@ -167,7 +167,9 @@ _ABSENT = object()
 
 def _in_namespace(frame: Frame, namespace: Any, name: str) -> Any:
     """The value of a name in a namespace, which `__prepare__` may have made, or _ABSENT."""
-    if type(namespace) is dict:
+    if namespace is frame.globals:
+        return _ABSENT
+    if type(namespace) is dict and not frame.machine.objects.is_known(namespace):
         return namespace.get(name, _ABSENT)
     try:
         return load_item(frame.machine, namespace, name)

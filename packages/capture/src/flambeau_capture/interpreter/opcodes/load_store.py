@@ -157,15 +157,14 @@ def STORE_GLOBAL(frame: Frame, arg: str) -> None:
 
 
 def DELETE_GLOBAL(frame: Frame, arg: str) -> None:
-    machine = frame.machine
     is_set = True
     try:
-        load_global_value(machine, frame.globals, arg)
+        load_global_value(frame.machine, frame.globals, arg)
     except KeyError:
         is_set = False
     if not is_set:
         raise NameError(f"name {arg!r} is not defined", name=arg)
-    machine.objects.write_global(frame.globals, arg, DELETED)
+    frame.machine.objects.write_global(frame.globals, arg, DELETED)
 
 
 # ---------------------------------------------------------------- attributes and items

@@ -14,6 +14,8 @@ from flambeau_capture.interpreter.branches.speculation import as_condition
 from flambeau_capture.interpreter.exit.rebuild_objects import RaisedGroups
 from flambeau_capture.interpreter.frame import NULL
 from flambeau_capture.interpreter.opcodes.exceptions import to_reraise
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.items import native_iterable, store_item
 from flambeau_capture.interpreter.semantics.operators import (
     BINARY_BY_SYMBOL,
     COMPARISONS,
@@ -134,6 +136,21 @@ def CALL_INTRINSIC_2(frame: Frame, arg: int) -> None:
     frame.stack[-1] = handler(frame, frame.stack[-1], second)
 
 
+def _import_star(frame: Frame, module: Any) -> None:
+    """`from module import *`, into the namespace of a module's code."""
+    machine = frame.machine
+    try:
+        names = list(native_iterable(machine, load_attr(machine, module, "__all__")))
+    except AttributeError:
+        names = [name for name in vars(module) if not name.startswith("_")]
+    for name in names:
+        store_item(machine, frame.namespace, name, load_attr(machine, module, name))
+
+
+def IMPORT_STAR(frame: Frame, arg: Any) -> None:
+    _import_star(frame, frame.stack.pop())
+
+
 def _stop_iteration_error(frame: Frame, error: Any) -> Any:
     """The RuntimeError that stands for a StopIteration which leaves a generator."""
     if not isinstance(error, StopIteration):
@@ -185,6 +202,7 @@ def _set_parameter_default(frame: Frame, parameter: Any, evaluate: Any) -> Any:
 
 
 INTRINSICS_1: dict[int, Callable[[Frame, Any], Any]] = {
+    2: _import_star,
     3: _stop_iteration_error,
     5: lambda frame, value: unary(frame.machine, "__pos__", value),
     6: lambda frame, items: tuple(items),

@@ -74,7 +74,7 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
 def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
     """`cls.name = value`, through the metaclass's own `__setattr__`, where it has one."""
     setter = python_method(machine, type(cls), "__setattr__")
-    if setter is not None and not issubclass(type(cls), enum.EnumMeta):
+    if setter is not None:
         machine.call(setter, (cls, name, value), {})
     else:
         store_class_attribute(machine, cls, name, value)
@@ -83,8 +83,7 @@ def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -
 def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
     """What `type.__setattr__` does; for a class that existed before the call, replayed at exit."""
     if cls in machine.classes.made:
-        owner = type(cls) if issubclass(type(cls), enum.EnumMeta) else type
-        owner.__setattr__(cls, name, value)
+        type.__setattr__(cls, name, value)
         machine.classes.forget()
         return
     if (
@@ -186,15 +185,24 @@ def delete_attr(machine: Machine, obj: Any, name: str) -> None:
     if issubclass(kind, Proxy):
         obj.delete_seen(name)
         return
-    if issubclass(kind, type):
-        raise GraphBreak("unsupported-mutation", f"attribute {name!r} of {obj!r} is deleted")
     if issubclass(kind, threading.local):
         raise break_of_thread(kind, name)
     remover = python_method(machine, kind, "__delattr__")
+    if remover is None and issubclass(kind, type):
+        delete_class_attribute(machine, obj, name)
+        return
     if remover is not None and not (remover is _MODULE_DELATTR and machine.objects.is_known(obj)):
         machine.call(remover, (obj, name), {})
         return
     generic_delete(machine, obj, name)
+
+
+def delete_class_attribute(machine: Machine, obj: Any, name: str) -> None:
+    """What `type.__delattr__` does."""
+    if obj not in machine.classes.made:
+        raise GraphBreak("unsupported-mutation", f"attribute {name!r} of {obj!r} is deleted")
+    type.__delattr__(obj, name)
+    machine.classes.forget()
 
 
 def generic_delete(machine: Machine, obj: Any, name: str) -> None:

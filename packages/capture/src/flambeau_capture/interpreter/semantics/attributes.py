@@ -455,6 +455,8 @@ def load_module_attribute(machine: Machine, module: Any, name: str) -> Any:
 
 def load_global_value(machine: Machine, module_globals: dict[str, Any], name: str) -> Any:
     """A name in a module's globals (KeyError where there is none)."""
+    if id(module_globals) in machine.objects.namespaces:
+        return module_globals[name]
     key = (id(module_globals), name)
     cache = machine.objects.global_cache
     found = cache.get(key, MISSING)

@@ -23,8 +23,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.semantics.attributes import load_attr
-from flambeau_capture.interpreter.semantics.items import load_item
-from flambeau_capture.interpreter.values.classes import MISSING, Proxy, lookup, python_method
+from flambeau_capture.interpreter.semantics.items import guard_operands, load_item
+from flambeau_capture.interpreter.semantics.native_calls import Interception
+from flambeau_capture.interpreter.values.classes import (
+    IDENTITY_TYPES,
+    MISSING,
+    Proxy,
+    lookup,
+    python_method,
+)
 from flambeau_capture.interpreter.values.deferred_strings import (
     DeferredString,
     ShownTensor,
@@ -212,6 +219,10 @@ def _deferred_string(
     return text_of_number(value, conversion, spec)
 
 
+_TEXT_OF_VALUE = (int, float, complex, str, bytes)
+"""Types whose C methods make the text of the plain value in an object."""
+
+
 def to_text(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> Any:
     """`str(value)`, `repr(value)` or `ascii(value)`."""
     if is_pending(value):
@@ -227,11 +238,15 @@ def to_text(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> A
         if method is not None:
             return _text_of(machine, method, value, name, conversion)
         if lookup(machine, kind, name) not in (getattr(object, name), MISSING):
+            if issubclass(kind, _TEXT_OF_VALUE):
+                return machine.state_of(Interception).call(machine, conversion, (value,), {})
             break
     if isinstance(value, BaseException):
         return _exception_text(machine, value, conversion)
     if isinstance(value, (set, frozenset)) and kind not in (set, frozenset):
         return conversion(value)
+    if kind not in IDENTITY_TYPES:
+        guard_operands(machine, "__repr__", value)
     return conversion(formattable(machine, value))
 
 
@@ -399,12 +414,12 @@ def percent(machine: Machine, template: str, values: Any) -> Any:
     given = values if isinstance(values, tuple) else (values,)
     pending = holds_pending(values)
     if not pending and not any(asks_python(machine, value) for value in given):
-        return template % formattable(machine, values)
+        return template % _percent_values(machine, values)
     found = list(_SPECIFIER.finditer(template))
     if not _takes(template, found, given):
         if pending:
             raise _too_hard(template)
-        return template % formattable(machine, values)
+        return template % _percent_values(machine, values)
     pieces: list[Any] = []
     end = 0
     following = iter(given)
@@ -418,6 +433,13 @@ def percent(machine: Machine, template: str, values: Any) -> Any:
             value = next(following) if key is None else load_item(machine, values, key)
             pieces.append(_one(machine, spec["form"], spec["type"], value))
     return concatenated((*pieces, template[end:]))
+
+
+def _percent_values(machine: Machine, values: Any) -> Any:
+    """The values for a template: a tuple of any class gives its items."""
+    if isinstance(values, tuple):
+        return tuple([formattable(machine, item) for item in tuple.__iter__(values)])
+    return formattable(machine, values)
 
 
 def _takes(template: str, found: list[re.Match[str]], given: Args) -> bool:

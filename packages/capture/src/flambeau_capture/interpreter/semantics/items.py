@@ -107,6 +107,9 @@ def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
     if method is not None:
         machine.call(method, (obj, key, value), {})
         return
+    if _is_module_dict(machine, obj):
+        machine.objects.write_global(obj, key, value)
+        return
     _check_native(machine, obj)
     obj[_native_index(machine, obj, key)] = value
 
@@ -117,8 +120,16 @@ def delete_item(machine: Machine, obj: Any, key: Any) -> None:
     if method is not None:
         machine.call(method, (obj, key), {})
         return
+    if _is_module_dict(machine, obj):
+        load_global_value(machine, obj, key)  # raises where there is none
+        machine.objects.write_global(obj, key, DELETED)
+        return
     _check_native(machine, obj)
     del obj[_native_index(machine, obj, key)]
+
+
+def _is_module_dict(machine: Machine, obj: Any) -> bool:
+    return machine.objects.is_known(obj) and type(machine.objects.source_of(obj)) is GlobalsDict
 
 
 def _native_index(machine: Machine, obj: Any, key: Any) -> Any:
@@ -370,7 +381,7 @@ def mapping_items(machine: Machine, mapping: Any) -> Any:
 def guard_native_read(machine: Machine, obj: Any) -> None:
     """Native code is about to read a whole object that existed before the call."""
     found = machine.objects.known.get(id(obj))
-    if found is None or isinstance(obj, _READ_AT_ONCE):
+    if found is None or isinstance(obj, _READ_AT_ONCE) or id(obj) in machine.objects.values:
         return
     if isinstance(obj, dict) and not machine.objects.has_written_globals(obj):
         machine.guard("LENGTH", found[1], len(obj))
@@ -379,9 +390,18 @@ def guard_native_read(machine: Machine, obj: Any) -> None:
     raise GraphBreak("unsupported-input", detail)
 
 
+def guard_operands(machine: Machine, name: str, *operands: Any) -> None:
+    """Native code of the operands' types is about to read those that have the method `name`."""
+    for operand in operands:
+        if machine.objects.is_known(operand):
+            raw = lookup(machine, type(operand), name)
+            if type(raw) is types.WrapperDescriptorType and raw.__objclass__ is not object:
+                guard_native_read(machine, operand)
+
+
 def check_receiver(machine: Machine, receiver: Any) -> None:
     """GraphBreak if a method of a C type may change or advance an object from before the call."""
-    if not machine.objects.is_known(receiver):
+    if not machine.objects.is_known(receiver) or id(receiver) in machine.objects.values:
         return
     if isinstance(receiver, (*_READ_AT_ONCE, types.FunctionType)):
         return

@@ -119,6 +119,7 @@ def _pure_ids() -> dict[int, Any]:
         contextvars.Context.get,
         typing.TypeVar,
         typing.ParamSpec,
+        typing.TypeVarTuple,
         os.fspath,
         weakref.ref,
         collections._count_elements,  # type: ignore[attr-defined]
@@ -161,6 +162,7 @@ PYTHON_NATIVE: dict[int, Any] = {
         re.findall,
         re.escape,
         copyreg.__newobj__,  # type: ignore[attr-defined]
+        copyreg._slotnames,  # type: ignore[attr-defined]
         inspect.unwrap,  # type: ignore[attr-defined]
         enum.EnumMeta.__call__,
         enum.EnumMeta.__getitem__,
@@ -366,6 +368,8 @@ def _iterates(function: Any) -> bool:
         if function.__module__ == "itertools":
             return function not in (itertools.repeat, itertools.count)
         return function in _ITERABLE_TYPES or issubclass(function, (list, tuple, dict, set))
+    if function.__name__ == "__new__" and isinstance(function.__self__, type):
+        return _iterates(function.__self__)
     return (
         function.__name__ in _ITERABLE_METHODS
         or getattr(function, "__module__", None) == "itertools"

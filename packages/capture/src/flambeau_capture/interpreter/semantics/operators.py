@@ -16,6 +16,7 @@ import torch
 from flambeau_capture.interpreter.semantics.formatting import percent
 from flambeau_capture.interpreter.semantics.items import (
     guard_native_read,
+    guard_operands,
     lazy_dict_has,
     native_iterable,
 )
@@ -141,6 +142,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
             return native(int(left), right)
         if right_kind is torch.SymInt and _wants_int(left_kind):
             return native(left, int(right))
+        guard_operands(machine, op.left, left)
+        guard_operands(machine, op.right, right)
         return native(left, right)
     attempts = [(left, op.left, right)]
     if right_kind is not left_kind:
@@ -233,6 +236,7 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     if methods == [None, None]:
         if left_kind is right_kind and left is not right and left_kind.__eq__ is object.__eq__:
             tell_apart(machine, left, right)
+        guard_operands(machine, op.left, left, right)
         result = native(left, right)
         # What is in no tensor is decided at once: native code can do little with a condition.
         if type(result) is torch.SymBool and not machine.tape.is_open(from_symbolic(result)):
@@ -306,7 +310,10 @@ def unary(machine: Machine, name: str, value: Any) -> Any:
     if name == "__invert__" and type(value) is torch.SymInt:
         return -value - 1
     method = python_method(machine, type(value), name)
-    return function(value) if method is None else machine.call(method, (value,), {})
+    if method is not None:
+        return machine.call(method, (value,), {})
+    guard_operands(machine, name, value)
+    return function(value)
 
 
 def truth(machine: Machine, value: Any) -> bool:

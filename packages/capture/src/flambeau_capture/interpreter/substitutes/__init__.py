@@ -12,6 +12,8 @@ from flambeau_capture.interpreter.substitutes import (
     class_making,
     compiler_functions,
     copying,
+    evaluation,
+    frames,
     higher_order,
     introspection,
     iterables,
@@ -19,6 +21,7 @@ from flambeau_capture.interpreter.substitutes import (
     numbers,
     output,
     random,
+    references,
     tensors,
     threads,
     torch_state,
@@ -31,6 +34,7 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 
 __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "compiler_functions", "copying",
-    "dynamo_substitute", "higher_order", "introspection", "iterables", "modules", "numbers",
-    "output", "random", "tensors", "threads", "torch_state", "transforms", "user_overrides",
+    "dynamo_substitute", "evaluation", "frames", "higher_order", "introspection", "iterables",
+    "modules", "numbers", "output", "random", "references", "tensors", "threads", "torch_state",
+    "transforms", "user_overrides",
 ]  # fmt: skip

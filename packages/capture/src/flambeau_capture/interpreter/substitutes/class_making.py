@@ -3,9 +3,8 @@ library that make or complete classes.
 
 `__build_class__` runs with the body, metaclass methods and hooks of the program interpreted. The
 class is made for real, and belongs to the frame: its attributes are the frame's own values, so no
-guard is made on them, and it cannot leave the frame (`exit/rebuild.py`). `type.__new__` itself
-calls `__set_name__` and `__init_subclass__`; here they are called afterwards, interpreted, if they
-are the program's.
+guard is made on them, and it cannot leave the frame (`exit/rebuild.py`). The `__set_name__` and
+`__init_subclass__` that `type.__new__` calls are interpreted.
 """
 
 from __future__ import annotations
@@ -15,25 +14,31 @@ import builtins
 import collections
 import contextlib
 import dataclasses
-import enum
 import types
 import typing
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture.interpreter.code.decode import decode
-from flambeau_capture.interpreter.frame import UNBOUND, Stopped, run
+from flambeau_capture.interpreter.frame import UNBOUND, run
 from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics import attribute_writes, attributes, operators
 from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.native_calls import Interception
 from flambeau_capture.interpreter.substitute_registry import (
     forwarding,
     natively,
     substitute_for,
     substitute_if_new,
 )
-from flambeau_capture.interpreter.values.classes import MISSING, is_trusted, lookup, python_method
+from flambeau_capture.interpreter.values.classes import (
+    MISSING,
+    Proxy,
+    is_trusted,
+    lookup,
+    python_method,
+)
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -65,7 +70,7 @@ def build_class(
         raise TypeError(
             f"{maker}.__prepare__() must return a mapping, not {type(namespace).__name__}"
         )
-    cell = _run_body(machine, body, namespace)
+    cell = run_body(machine, body, namespace)
     if resolved is not bases and "__orig_bases__" not in namespace:
         namespace["__orig_bases__"] = bases
     made = machine.call(meta, (name, resolved, namespace), kwds)
@@ -121,12 +126,13 @@ def _prepare(
     if prepare is None:
         return {}
     function = getattr(prepare, "__func__", prepare)
-    if type(function) is types.FunctionType and not is_trusted(function.__module__):
+    if type(function) is types.FunctionType and function.__module__ != "typing":
         return machine.call(prepare, (name, bases), kwds)
     return prepare(name, bases, **kwds)
 
 
-def _run_body(machine: Machine, body: types.FunctionType, namespace: Any) -> Any:
+def run_body(machine: Machine, body: types.FunctionType, namespace: Any) -> Any:
+    """Interpret the code of a class or a module, whose names stand in a namespace."""
     code = decode(body.__code__, machine.operations.handlers)
     frame = Frame(machine, code, body, [UNBOUND] * code.n_locals, machine.frame)
     frame.namespace = namespace
@@ -156,7 +162,9 @@ def _check_class_cell(cell: types.CellType, name: str, made: type) -> None:
 
 
 def new_class(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`type.__new__(meta, name, bases, namespace, **kwds)`."""
+    """`type.__new__(meta, name, bases, namespace, **kwds)`; the `__set_name__` and
+    `__init_subclass__` that it calls are interpreted.
+    """
     if not _makes_class(args):
         return type.__new__(*args, **kwargs)  # which raises
     meta, name, bases, namespace = args
@@ -166,23 +174,30 @@ def new_class(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return machine.call(maker, (winner, name, bases, namespace), kwargs)
     if issubclass(meta, type) and any(issubclass(base, torch.Tensor) for base in bases):
         raise GraphBreak("tensor-subclass", f"class {name} derives from Tensor")
-    if bases[:1] != (_NoHook,) and any(has_program_hook(base) for base in bases):
-        return _new_class_with_hook(machine, args, kwargs)
-    named = {
-        key: value
-        for key, value in namespace.items()
-        if _calls_program(python_method(machine, type(value), "__set_name__"))
-    }
-    plain = {key: None if key in named else value for key, value in namespace.items()}
+    plain = {_ADOPTION: _Adoption(machine), **dict(dict.items(namespace))}
     assert machine.frame is not None
     if "__name__" in machine.frame.globals:
         plain.setdefault("__module__", machine.frame.globals["__name__"])
-    made = type.__new__(meta, name, bases, plain, **kwargs)
-    adopt_class(machine, made)
-    for key, value in named.items():
-        type.__setattr__(made, key, value)
-    _set_names(machine, made, named)
-    return made
+    interception = machine.state_of(Interception)
+    return interception.call(machine, type.__new__, (meta, name, bases, plain), kwargs)
+
+
+_ADOPTION = "__flambeau_adoption__"
+
+
+class _Adoption(Proxy):
+    """The first member of a class being made: `type.__new__` calls its `__set_name__` before it
+    calls any function of the program.
+    """
+
+    __slots__ = ("machine",)
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        type.__delattr__(owner, name)
+        adopt_class(self.machine, owner)
 
 
 def _makes_class(args: tuple[Any, ...]) -> bool:
@@ -193,51 +208,6 @@ def _makes_class(args: tuple[Any, ...]) -> bool:
         and issubclass(args[0], type)
         and all(isinstance(base, type) for base in args[2])
     )
-
-
-def _new_class_with_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The class is made below `_NoHook`, which hides the program's hook, then gets its bases."""
-    meta, name, bases, namespace = args
-    made = new_class(machine, (meta, name, (_NoHook, *bases), namespace), {})
-    try:
-        made.__bases__ = bases
-    except TypeError:
-        raise GraphBreak(
-            "class-statement",
-            f"class {name}: a base with __init_subclass__ has a layout of its own",
-        ) from None
-    hook = load_attr(machine, super(made, made), "__init_subclass__")
-    machine.call(hook, (), kwargs)
-    return made
-
-
-def _set_names(machine: Machine, made: type, named: dict[str, Any]) -> None:
-    for key, value in named.items():
-        method = python_method(machine, type(value), "__set_name__")
-        try:
-            machine.call(method, (value, made, key), {})
-        except (GraphBreak, Stopped):
-            raise
-        except BaseException as error:
-            _raise_set_name_error(error, made, key, value)
-
-
-def _raise_set_name_error(error: BaseException, made: type, key: str, value: Any) -> NoReturn:
-    """Raise the error that `type.__new__` makes of `error`, by a class of the same name."""
-
-    def set_name(*args: Any) -> None:
-        raise error
-
-    stand_in = type(type(value).__name__, (), {"__set_name__": set_name})
-    type(made.__name__, (), {key: stand_in()})
-    raise AssertionError("__set_name__ of the stand-in was not called")
-
-
-class _NoHook:
-    """Stands before the bases of a class being made, so that no hook of theirs runs natively."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        pass
 
 
 def has_program_hook(cls: type) -> bool:
@@ -289,6 +259,7 @@ substitute_for(type.__init__)(natively(type.__init__))  # for its errors: `type.
 substitute_for(type.__subclasscheck__)(natively(type.__subclasscheck__))
 substitute_for(type.__getattribute__)(forwarding(attributes.load_class_attribute))
 substitute_for(type.__setattr__)(forwarding(attribute_writes.store_class_attribute))
+substitute_for(type.__delattr__)(forwarding(attribute_writes.delete_class_attribute))
 
 
 @substitute_for(type.__instancecheck__, unpacked=True)
@@ -322,26 +293,6 @@ def _process_class(machine: Machine, args: Any, kwargs: Any) -> Any:
     if any(has_program_hook(base) for base in cls.__bases__):
         raise GraphBreak("class-statement", f"dataclass {cls.__qualname__} has __init_subclass__")
     made = dataclasses._process_class(*args, **kwargs)  # type: ignore[attr-defined]
-    adopt_class(machine, made)
-    return made
-
-
-def _is_made(machine: Machine, function: Any) -> bool:
-    return id(getattr(function, "__func__", function)) in machine.functions.made
-
-
-_MADE_BY_ENUM = ("__new__", "__init__", "_generate_next_value_", "_missing_")
-
-
-@substitute_for(enum.EnumMeta)
-def _new_enum(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """An enumeration: made natively, unless that would run functions of the class body."""
-    name, bases, namespace = args
-    if any(has_program_hook(base) for base in bases) or any(
-        _is_made(machine, namespace.get(key)) for key in _MADE_BY_ENUM
-    ):
-        raise GraphBreak("class-statement", f"enumeration {name} makes its members itself")
-    made = enum.EnumMeta(*args, **kwargs)
     adopt_class(machine, made)
     return made
 

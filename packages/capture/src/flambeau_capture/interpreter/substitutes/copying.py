@@ -1,7 +1,6 @@
-"""Copies of objects, how copy.deepcopy takes instances apart, and weak references.
+"""Copies of objects, and how copy.deepcopy takes instances apart.
 
-Text formats of plain data run natively on values that hold nothing but builtin types. The first
-call of resume functions is here too: it is about references only.
+The first call of resume functions is here too: it is about references only.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import collections
 import copy
 import copyreg
-import json
 import types
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +19,6 @@ from flambeau_capture.interpreter.substitute_registry import substitute_for, sub
 from flambeau_capture.interpreter.values.classes import python_method
 from flambeau_capture.interpreter.values.objects import new_object
 from flambeau_capture.reasons import GraphBreak
-from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -145,54 +141,6 @@ def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
     else:
         state = attributes.instance_dict(machine, obj)
     return copyreg.__newobj__, (kind,), state  # type: ignore[attr-defined]
-
-
-# ---------------------------------------------------------------- plain data
-
-_SCALARS = frozenset({int, float, complex, str, bytes, bool, type(None)})
-_HOOKS = (
-    "cls", "default", "object_hook", "object_pairs_hook", "parse_float", "parse_int",
-    "parse_constant",
-)  # fmt: skip
-
-
-def is_plain_data(value: Any) -> bool:
-    """Whether a value is made of builtin scalars, lists, tuples and dicts."""
-    kind = type(value)
-    if kind in _SCALARS:
-        return True
-    if kind is dict:
-        return all(type(key) in _SCALARS and is_plain_data(item) for key, item in value.items())
-    return (kind is list or kind is tuple) and all(is_plain_data(item) for item in value)
-
-
-def _on_plain_data(function: Any) -> None:
-    def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
-        args, kwargs = concrete(args), concrete(kwargs)
-        if any(kwargs.get(name) is not None for name in _HOOKS):
-            return machine.interpret(function, args, kwargs)
-        args = tuple(machine.objects.whole_dict(arg) if type(arg) is dict else arg for arg in args)
-        if not is_plain_data(args):
-            raise GraphBreak(
-                "unknown-c-function", f"json.{function.__name__} of other than plain data"
-            )
-        return function(*args, **kwargs)
-
-    substitute_for(function)(substitute)
-
-
-for _function in (json.dumps, json.loads):
-    _on_plain_data(_function)
-
-
-# ---------------------------------------------------------------- weak references
-
-
-@substitute_for(weakref.ref)
-def _reference(machine: Machine, args: Any, kwargs: Any) -> Any:
-    if len(args) > 1 and args[1] is not None:
-        raise GraphBreak("side-effect", "a weak reference with a callback is made")
-    return weakref.ref(*args, **kwargs)
 
 
 def _release_arguments(machine: Machine, args: Any, kwargs: Any) -> None:

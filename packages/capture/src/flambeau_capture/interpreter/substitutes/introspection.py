@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import types
-import typing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +36,7 @@ from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import GlobalsDict
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.machine import Frame, Machine
 
 
 for _function, _substitute in (
@@ -125,21 +124,6 @@ def _vars(machine: Machine, args: Any, kwargs: Any) -> Any:
     return _locals(machine, args, kwargs)
 
 
-@substitute_for(typing._caller)  # type: ignore[attr-defined]
-def _module_of_caller(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """The module of the function that called into `typing`, or of one `depth` calls outwards."""
-
-    def named(depth: int = 1, default: str = "__main__") -> Any:
-        frame = machine.frame
-        for _ in range(depth):
-            frame = None if frame is None else frame.parent
-        if frame is None:
-            raise GraphBreak("unknown-c-function", "call of sys._getframe")
-        return frame.globals.get("__name__", default)
-
-    return named(*args, **kwargs)
-
-
 @substitute_for(super)
 def _super(machine: Machine, args: Any, kwargs: Any) -> Any:
     if args:
@@ -212,18 +196,25 @@ def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
 
 @substitute_for(globals)
 def _globals(machine: Machine, args: Any, kwargs: Any) -> Any:
-    frame = machine.frame
-    assert frame is not None
-    machine.objects.register(
-        frame.globals, GlobalsDict(frame.globals, frame.globals.get("__name__", ""))
-    )
+    assert machine.frame is not None
+    return globals_of(machine.frame)
+
+
+def globals_of(frame: Frame) -> Any:
+    """The namespace of a frame's module, read entry by entry."""
+    name = frame.globals.get("__name__", "")
+    frame.machine.objects.register(frame.globals, GlobalsDict(frame.globals, name))
     return frame.globals
 
 
 @substitute_for(locals)
 def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
-    frame = machine.frame
-    assert frame is not None
+    assert machine.frame is not None
+    return locals_of(machine.frame)
+
+
+def locals_of(frame: Frame) -> Any:
+    """What `locals()` gives in a frame."""
     if frame.namespace is not None:
         return frame.namespace
     found = frame.snapshot if frame.snapshot is not None and sys.version_info < (3, 13) else {}
@@ -231,7 +222,7 @@ def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
         value = whole_local(frame, slot)
         if isinstance(value, types.CellType):
             try:
-                value = machine.objects.load_cell(value, name, False)
+                value = frame.machine.objects.load_cell(value, name, False)
             except (NameError, UnboundLocalError):
                 value = UNBOUND
         if value is UNBOUND:

@@ -1,14 +1,8 @@
-"""Conversions, lengths, iteration, and builtins that call back, with their callbacks interpreted.
-
-heapq and bisect run natively on values that compare natively; comparisons of the program's classes
-break the graph.
-"""
+"""Conversions, lengths, iteration, and builtins whose callbacks are interpreted."""
 
 from __future__ import annotations
 
-import bisect
 import functools
-import heapq
 import itertools
 import operator
 from typing import TYPE_CHECKING, Any
@@ -24,15 +18,9 @@ from flambeau_capture.interpreter.semantics.items import (
     native_iterable,
 )
 from flambeau_capture.interpreter.semantics.native_functions import InterpretedCallable
-from flambeau_capture.interpreter.semantics.operators import compares_in_python
-from flambeau_capture.interpreter.substitute_registry import (
-    forwarding,
-    substitute_for,
-    substitute_if_new,
-)
+from flambeau_capture.interpreter.substitute_registry import forwarding, substitute_for
 from flambeau_capture.interpreter.values.classes import MISSING, lookup, python_method
 from flambeau_capture.interpreter.values.lazy_values import AppendTarget
-from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -247,27 +235,3 @@ def _remove(machine: Machine, items: Any, wanted: Any) -> None:
     if at is None:
         raise ValueError("list.remove(x): x not in list")
     del items[at]
-
-
-# ---------------------------------------------------------------- ordered lists
-
-
-def _on_plain_items(function: Any) -> None:
-    def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
-        if any(compares_in_python(machine, arg) for arg in args):
-            raise GraphBreak(
-                "unknown-c-function", f"{function.__name__} of what is compared by Python or torch"
-            )
-        if kwargs.get("key") is not None:
-            kwargs = {**kwargs, "key": InterpretedCallable(machine, kwargs["key"])}
-        return function(*args, **kwargs)
-
-    substitute_if_new(function, substitute)
-
-
-for _function in (
-    heapq.heappush, heapq.heappop, heapq.heapify, heapq.heapreplace, heapq.heappushpop,
-    bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right,
-    heapq._heapify_max, heapq._heappop_max, heapq._heapreplace_max,  # type: ignore[attr-defined]
-):  # fmt: skip
-    _on_plain_items(_function)

@@ -7,7 +7,6 @@ itself, at exit; a frame that changes it after printing it breaks.
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import io
 import logging
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.formatting import (
     holds_pending,
     holds_tensor,
@@ -26,6 +26,7 @@ from flambeau_capture.interpreter.semantics.formatting import (
     percent,
     to_text,
 )
+from flambeau_capture.interpreter.semantics.operators import truth
 from flambeau_capture.interpreter.substitute_registry import breaking, substitute_for
 from flambeau_capture.interpreter.tracebacks import has_locals
 from flambeau_capture.interpreter.values.classes import MISSING, is_trusted, python_method
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flambeau_capture.interpreter.machine import Frame, Machine
+    from flambeau_capture.interpreter.protocols import Args, Kwargs
 
 _SETTERS = (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)
 _SCALARS = (str, int, float, bool, complex, bytes, type(None))
@@ -94,13 +96,17 @@ def _print(machine: Machine, args: Any, kwargs: Any) -> None:
     ):
         print(sep=kwargs.get("sep"), end=kwargs.get("end"), file=io.StringIO())  # which says so
     file = kwargs.get("file")
-    if not callable(getattr(sys.stdout if file is None else file, "write", None)):
+    if file is None:
+        _, file = machine.objects.globals_written.get((id(vars(sys)), "stdout"), (sys, sys.stdout))
+    is_given = file is not sys.stdout
+    if is_given and (
+        not machine.objects.is_known(file) or python_method(machine, type(file), "write")
+    ):
+        _print_now(machine, file, args, kwargs)
+        return
+    if not callable(getattr(file, "write", None)):
         raise GraphBreak("side-effect", "print() to an object that cannot be written to")
-    if kwargs.get("file") is None and (id(vars(sys)), "stdout") in machine.objects.globals_written:
-        raise GraphBreak("side-effect", "print() to a sys.stdout that the frame has replaced")
-    if python_method(machine, type(sys.stdout if file is None else file), "write") is not None:
-        if file is not None:
-            raise GraphBreak("side-effect", "print() to an object that writes in Python")
+    if not is_given and python_method(machine, type(file), "write") is not None:
         _write_at_exit(machine, sys.stdout, "print() writes")
     shown = []
     for arg in args:
@@ -117,9 +123,18 @@ def _print(machine: Machine, args: Any, kwargs: Any) -> None:
     machine.objects.deferred.add(print, tuple(shown), kwargs)
 
 
-@substitute_for(contextlib._RedirectStream.__enter__, contextlib._RedirectStream.__exit__)
-def _redirect(machine: Machine, args: Any, kwargs: Any) -> Any:
-    raise GraphBreak("side-effect", f"contextlib.{type(args[0]).__name__}")
+def _print_now(machine: Machine, file: Any, args: Args, kwargs: Kwargs) -> None:
+    """Print to a file that the frame has made, or whose `write` is interpreted."""
+    if file is None:
+        return
+    write = load_attr(machine, file, "write")
+    for at, arg in enumerate(args):
+        if at:
+            machine.call(write, (" " if kwargs.get("sep") is None else kwargs["sep"],), {})
+        machine.call(write, (to_text(machine, arg, str),), {})
+    machine.call(write, ("\n" if kwargs.get("end") is None else kwargs["end"],), {})
+    if truth(machine, kwargs.get("flush", False)):
+        machine.call(load_attr(machine, file, "flush"), (), {})
 
 
 # ---------------------------------------------------------------- warnings

@@ -1,13 +1,15 @@
 """Locks of `threading`, and context variables.
 
 A frame that takes locks and releases them takes them before its graph runs (`entries/entry.py`). A
-frame that has a graph break takes them itself, in the interpreter.
+frame that has a graph break takes them itself, in the interpreter. A lock that the frame has made
+is taken at capture.
 
 Context variables (`contextvars`) are read under guards, and set in a table of the capture.
 """
 
 from __future__ import annotations
 
+import _thread
 import threading
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
@@ -20,12 +22,17 @@ from flambeau_capture.interpreter.exit.side_effects import (
     written,
 )
 from flambeau_capture.interpreter.exit.suspend import Locks
-from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_capture.interpreter.substitute_registry import (
+    natively,
+    substitute_for,
+    substitute_if_new,
+)
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Args, Kwargs
 
 _LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
 
@@ -35,6 +42,8 @@ def _take(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     lock = args[0]
     locks = machine.state_of(Locks)
     source = machine.objects.source_of(lock)
+    if not machine.objects.is_known(lock):
+        return _take_own(lock, args[1:], kwargs)
     if not machine.strategy.takes_locks or source is None:
         raise GraphBreak("unknown-c-function", f"call of {type(lock).__qualname__}.acquire")
     if args[1:] or kwargs:
@@ -59,9 +68,26 @@ def _take(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
 def _give_back(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     lock = args[0]
     locks = machine.state_of(Locks)
+    if not machine.objects.is_known(lock):
+        lock.release()
+        return
     if lock not in locks.held:
         raise GraphBreak("unknown-c-function", f"call of {type(lock).__qualname__}.release")
     locks.held.remove(lock)
+
+
+def _take_own(lock: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Take a lock that the frame has made; no other thread knows it."""
+    fresh = _thread.RLock() if isinstance(lock, _RLOCK) else _thread.allocate_lock()
+    fresh.acquire(*args, **kwargs)  # raises what the arguments do
+    blocking = args[0] if args else kwargs.get("blocking", True)
+    taken: bool = lock.acquire(blocking=False)
+    if not taken and blocking:
+        raise GraphBreak("unknown-c-function", "the frame waits for a lock that it holds itself")
+    return taken
+
+
+substitute_if_new(_thread.allocate_lock, natively(_thread.allocate_lock))
 
 
 # ---------------------------------------------------------------- context variables

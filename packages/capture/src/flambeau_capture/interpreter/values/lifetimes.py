@@ -114,6 +114,8 @@ def _is_kept_alive(machine: Recorder, value: Any) -> bool:
     source = machine.objects.source_of(value)
     if source is not None:
         return is_of_argument(source)
+    if isinstance(value, type) and value in machine.classes.made:
+        return True
     return type(value) is types.FunctionType or id(value) in machine.addresses_read
 
 

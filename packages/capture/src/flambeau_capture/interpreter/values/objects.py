@@ -31,6 +31,7 @@ from flambeau_capture.interpreter.values.classes import (
     lookup,
     slot_values,
 )
+from flambeau_capture.interpreter.values.decimals import VALUE_TYPES, guard_value
 from flambeau_capture.interpreter.values.deferred_strings import given_text
 from flambeau_capture.interpreter.values.keys import known_key
 from flambeau_capture.interpreter.values.lazy_values import (
@@ -145,10 +146,14 @@ class Objects:
         self.tracked_copies: dict[int, TrackedCopy] = {}
         self.tracked_copy_of: dict[int, TrackedCopy] = {}
         self.pending_writes: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.values: dict[int, Any] = {}
+        """Known objects that are guarded by value: native code may read them."""
         self.set_anew: set[tuple[int, str]] = set()
         """Attributes of known objects that were deleted, and set again."""
         self.classes_written: dict[tuple[type, str], tuple[Any]] = {}
         self.attribute_cache: dict[tuple[int, str], Any] = {}
+        self.namespaces: dict[int, dict[str, Any]] = {}
+        """Dicts of the frame's own that are the globals of code that it runs."""
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
         self.append_targets: dict[int, AppendTarget] = {}
@@ -310,6 +315,8 @@ class Objects:
             self.machine.guard("EQUALS", source, value)
             return value
         self.machine.guard("TYPE", source, kind)
+        if kind in VALUE_TYPES and guard_value(self.machine, value, source):
+            self.values[id(value)] = value
         self.register(value, source)
         return value
 
@@ -369,6 +376,12 @@ class Objects:
 
     def write_global(self, module_globals: dict[str, Any], name: str, value: Any) -> None:
         """Set (or with DELETED, delete) a global, replayed at exit."""
+        if id(module_globals) in self.namespaces:
+            if value is DELETED:
+                del module_globals[name]
+            else:
+                module_globals[name] = value
+            return
         key = (id(module_globals), name)
         self.globals_written[key] = (module_globals, value)
         self.global_cache.pop(key, None)
