@@ -12,7 +12,6 @@ import datetime
 import decimal
 import enum
 import functools
-import gc
 import heapq
 import io
 import json
@@ -435,7 +434,6 @@ def proxied(x):
     proxy.next = x + 1
     found = proxy.value, proxy[0], node.next, weakref.proxy(node) is proxy, type(proxy).__name__
     del node
-    gc.collect()
     try:
         proxy.value
     except ReferenceError as error:

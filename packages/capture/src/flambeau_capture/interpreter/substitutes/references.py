@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import operator
 import types
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.semantics import attribute_writes
@@ -112,29 +110,3 @@ def _reference(machine: Machine, args: Any, kwargs: Any) -> Any:
 def _refuse_callback(args: Any) -> None:
     if len(args) > 1 and args[1] is not None:
         raise GraphBreak("side-effect", "a weak reference with a callback is made")
-
-
-@substitute_for(gc.collect)
-def _collect(machine: Machine, args: Any, kwargs: Any) -> None:
-    """What the frame has dropped dies now; each call collects garbage at its exit, too."""
-    frame = machine.frame
-    assert frame is not None
-    if frame.code.names_at[frame.ip] != "POP_TOP":
-        raise GraphBreak("side-effect", "the number of objects that gc.collect() finds is read")
-    collections, step = machine.state_of(Collections), machine.progress.step
-    if args or kwargs or step - collections.last_step > _AT_ONCE:
-        gc.collect(*args, **kwargs)
-    if not args and not kwargs:
-        collections.last_step = step
-    machine.objects.deferred.add(gc.collect, args, kwargs)
-
-
-_AT_ONCE = 8
-"""Instructions between two whole collections where the second finds nothing more."""
-
-
-@dataclass(slots=True)
-class Collections:
-    """Of garbage, at capture."""
-
-    last_step: int = -_AT_ONCE - 1
