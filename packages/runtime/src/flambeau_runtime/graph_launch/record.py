@@ -312,10 +312,20 @@ class _Capture:
         self.in_place: set[int] = set()
         for position in sorted(staged):
             self._stage(position)
-        self.outputs: tuple[Any, ...]
-        self.outputs, self.launches = recorder.executor.trace(*self.given)
+        outputs, self.launches = recorder.executor.trace(*self.given)
+        self.outputs = [
+            self._output(*pair) for pair in zip(recorder.program.outputs, outputs, strict=True)
+        ]
         self._bind_inputs(staged)
         self._bind_outputs()
+
+    def _output(self, name: Any, traced: Any) -> Any:
+        """What the trace returned; where nobody reads it, a tensor of the CPU as a plain call makes
+        it: attention makes it on the GPU in a capture.
+        """
+        if name in self.recorder.idle:
+            return torch.empty(traced.shape, dtype=traced.dtype)
+        return traced
 
     # Inputs
 
@@ -476,7 +486,7 @@ class _Capture:
             for value in (number, site[launch], argument, delta)
         ]
         launches = tuple(self.launches[launch] for launch in chosen)
-        self.outputs = ()  # what is counted below are the pinned tensors alone
+        self.outputs = []  # what is counted below are the pinned tensors alone
         self.given = []
         pinned = tuple((tensor, recorder.core.use_count(tensor)) for tensor in tables.pinned)
         recording = recorder.core.Recording(
