@@ -19,7 +19,7 @@ import torch
 import flambeau
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 Make = "Callable[[], tuple[Any, ...]]"
 
@@ -96,9 +96,14 @@ def _relations(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[
 
 
 def observe(
-    function: Callable[..., Any], args: tuple[Any, ...], *, seed: int, backward: bool
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    seed: int,
+    backward: bool,
+    losses: Collection[int] | None = None,
 ) -> Run:
-    """Run a program on `args` and note what it shows."""
+    """Run a program on `args` and note what it shows; `losses`: see `differences`."""
     run = Run()
     inputs = tensors(leaves_of(args))
     torch.manual_seed(seed)
@@ -120,12 +125,13 @@ def observe(
         run.error = _message(error)
         return run
     if backward:
-        _differentiate(run, outputs, inputs)
+        chosen = [out for at, out in enumerate(outputs) if losses is None or at in losses]
+        _differentiate(run, chosen, inputs)
     return run
 
 
 def _differentiate(run: Run, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
-    """Gradients of a weighted sum of all outputs; the weights are the same in every run."""
+    """Gradients of a weighted sum of outputs; the weights are the same in every run."""
     generator = torch.Generator().manual_seed(7)
     total = None
     for out in outputs:
@@ -328,10 +334,12 @@ def differences(
     exact: bool = True,
     versions: bool = True,
     messages: bool = True,
+    losses: Collection[int] | None = None,
     **options: Any,
 ) -> list[str]:
     """What differs between compiled and eager on `calls` draws of inputs; `make` draws them from
-    the seeded generator.
+    the seeded generator. The backward is that of the tensors among the outputs whose numbers are in
+    `losses` (None: all).
     """
     compiled = flambeau.compile(function, **options)
     found = []
@@ -342,7 +350,7 @@ def differences(
             return make()
 
         def run(target: Callable[..., Any], args: tuple[Any, ...], draw: int = call) -> Run:
-            return observe(target, args, seed=seed + draw, backward=backward)
+            return observe(target, args, seed=seed + draw, backward=backward, losses=losses)
 
         theirs = run(function, inputs())
         ours = run(compiled, inputs())

@@ -27,7 +27,13 @@ def difference(source: Source, **options: Any) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = differences(
-                scope["program"], scope["make"], calls=1, factor=16.0, least=1.0, **options
+                scope["program"],
+                scope["make"],
+                calls=1,
+                factor=16.0,
+                least=1.0,
+                losses=source.loss_numbers(),
+                **options,
             )
     except Exception as error:
         lines = str(error).splitlines()

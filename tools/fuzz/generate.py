@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tools.fuzz.templates import EXACT, IDENTITIES, IN_PLACE, INPUTS, ROUNDED, SHAPES
+from tools.fuzz.templates import EXACT, IDENTITIES, IN_PLACE, INPUTS, OVERFLOWS, ROUNDED, SHAPES
 
 _LARGEST = 4000
 _HUGE = 1e6
@@ -21,12 +21,18 @@ _HUGE = 1e6
 @dataclass(frozen=True)
 class Source:
     """A random program as text. `inputs[n]` is an expression for argument xn; `outputs` are
-    variables.
+    variables, and `losses` those of them that the backward begins at.
     """
 
     inputs: tuple[str, ...]
     statements: tuple[str, ...]
     outputs: tuple[str, ...]
+    losses: tuple[str, ...]
+
+    def loss_numbers(self) -> list[int]:
+        """The numbers of the outputs that the backward begins at: all, if none is a loss."""
+        found = [number for number, name in enumerate(self.outputs) if name in self.losses]
+        return found or list(range(len(self.outputs)))
 
     def text(self) -> str:
         """The program as Python source that runs on its own."""
@@ -39,7 +45,7 @@ class Source:
         return (
             f"def program({names}):\n"
             f"{body}\n"
-            f"    return ({returned})\n"
+            f"    return ({returned})  # backward of outputs {self.loss_numbers()}\n"
             "\n"
             "\n"
             "def make():\n"
@@ -94,7 +100,16 @@ class Generator:
         outputs = [*made[-1:], *self.random.sample(self.variables, count - 1)]
         if outputs and self.random.random() < 0.4:
             outputs += self._sharing(outputs[0])[:2]
-        return Source(tuple(inputs), tuple(kept), tuple(dict.fromkeys(outputs)) or ("x0",))
+        outputs = list(dict.fromkeys(outputs)) or ["x0"]
+        losses = outputs
+        if self.random.random() < 0.5:
+            losses = self.random.sample(outputs, self.random.randint(1, len(outputs)))
+            overflow = self._fill(self.random.choice(OVERFLOWS))
+            if overflow is not None:
+                name = f"v{len(kept)}"
+                kept.append(f"{name} = {overflow[0]}")
+                outputs.append(name)
+        return Source(tuple(inputs), tuple(kept), tuple(outputs), tuple(losses))
 
     def _sharing(self, name: str) -> list[str]:
         """Other variables that share a variable's memory, in random order."""

@@ -217,6 +217,15 @@ torch.chunk({f}, 2, {d})[-1] / 1
 and memory all the same.
 """
 
+OVERFLOWS = """
+({f} * 0).sqrt()
+({f} * 0).abs().log()
+({f} - {f}).abs().rsqrt()
+({e} * 1e30).exp()
+({e} * 1.0) / 0
+""".strip().splitlines()
+"""Results with infinite derivatives: a backward of other outputs must not meet them."""
+
 IN_PLACE = """
 {v}.add_({c})
 {v}.mul_({f})

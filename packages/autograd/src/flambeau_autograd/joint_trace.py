@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.autograd.function import BackwardCFunction
 
 from flambeau_autograd.aliases import Alias, AliasMap
 from flambeau_autograd.functionalize import dense_order
@@ -576,6 +577,7 @@ class _JointTracer:
             for k, out in enumerate(outputs)
         ]
         tracer.where = Place("", in_backward=True)
+        functions = self._mark_functions(outputs)
         # The function table is for backwards that the program wrote itself.
         with FunctionTable(tracer.device), torch._C._DisableAutocast(), tracer:
             try:
@@ -592,8 +594,40 @@ class _JointTracer:
                 raise
             except RuntimeError as error:
                 raise BackwardFailed(str(error)) from error
+            finally:
+                for hook in functions:
+                    hook.remove()
         values = [None if grad is None else grad.value for grad in gradients]  # type: ignore[attr-defined]
         return positions, values, [tangent.value for tangent in tangents]  # type: ignore[misc]
+
+    def _mark_functions(self, outputs: Sequence[Any]) -> list[Any]:
+        """Have the calls of each custom Function that takes several gradients carry its number."""
+        hooks: list[Any] = []
+        for number, node in enumerate(_functions_of_many(outputs), 1):
+
+            def enter(gradients: Any, number: int = number) -> None:
+                self._tracer.where = Place("", in_backward=True, function=number)
+
+            def leave(gradients: Any, tangents: Any) -> None:
+                self._tracer.where = Place("", in_backward=True)
+
+            hooks += [node.register_prehook(enter), node.register_hook(leave)]
+        return hooks
+
+
+def _functions_of_many(outputs: Sequence[Any]) -> list[Any]:
+    """The nodes of custom Functions with several results, below `outputs`."""
+    pending = list(dict.fromkeys(out.grad_fn for out in outputs))
+    seen = set(pending)
+    result = []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, BackwardCFunction) and len(node._input_metadata) > 1:  # type: ignore[attr-defined]
+            result.append(node)
+        below = dict.fromkeys(child for child, _ in node.next_functions if child is not None)
+        pending += [child for child in below if child not in seen]
+        seen.update(below)
+    return result
 
 
 def _tangent_spec(spec: Spec) -> Spec:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flambeau_autograd.options import AutogradOptions
+    from flambeau_prims.sizes import SizeEnv
 
 
 @dataclass
@@ -226,7 +227,8 @@ def _build(joint: _Joint, copies: dict[Value, Value], forward_nodes: list[Node])
     read = {value for node in body for value in node.operands()}
     read.update(out for out in joint.gradients if isinstance(out, Value))
     tangents = [(position, value) for position, value in enumerate(joint.tangents) if value in read]
-    backward = _copied(body, [*saved, *(value for _, value in tangents)], joint)
+    inputs = [*saved, *(value for _, value in tangents)]
+    backward = copied(body, inputs, joint.gradients, graph.env)
     symbols = missing_symbols(backward)
     backward.inputs[len(saved) : len(saved)] = symbols
     sources += [("size", symbol) for symbol in symbols]
@@ -288,9 +290,14 @@ def _repeat(values: Iterable[Value], saved: set[Value], order: dict[Node, None])
             pending.pop()
 
 
-def _copied(nodes: list[Node], inputs: list[Value], joint: _Joint) -> Graph:
-    """A separate graph, since a Value has one producer."""
-    own = {value: Value(value.name, value.spec) for value in inputs}
+def copied(
+    nodes: Iterable[Node], inputs: Iterable[Any], gradients: Iterable[Any], env: SizeEnv | None
+) -> Graph:
+    """A backward graph with its own Values and Nodes, since a Value has one producer."""
+    own = {
+        value: Value(value.name, value.spec) if isinstance(value, Value) else value
+        for value in inputs
+    }
     result = []
     for node in nodes:
         args, kwargs = (
@@ -306,10 +313,8 @@ def _copied(nodes: list[Node], inputs: list[Value], joint: _Joint) -> Graph:
             outputs.append(mine)
         copy.outputs = tuple(outputs)
         result.append(copy)
-    gradients = [own[out] if isinstance(out, Value) else out for out in joint.gradients]
-    return Graph(
-        [own[value] for value in inputs], result, gradients, [], joint.graph.env, "backward"
-    )
+    own_gradients = [own[out] if isinstance(out, Value) else out for out in gradients]
+    return Graph([own[value] for value in inputs], result, own_gradients, [], env, "backward")
 
 
 def describe(part: Partition) -> str:

@@ -19,13 +19,14 @@ from flambeau_autograd.options import AutogradOptions
 from flambeau_autograd.partition import describe, partition
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
-from flambeau_autograd.runtime_wrappers import Call, Training, once, wrap_inference, wrap_training
+from flambeau_autograd.runtime_wrappers import Call, Training, wrap_inference, wrap_training
 from flambeau_autograd.saved_versions import (
     Watched,
     reads_of_backward,
     reads_of_partition,
     watched_tensors,
 )
+from flambeau_autograd.specialized_backwards import Backwards
 from flambeau_autograd.unalias_outputs import unalias_outputs
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.decompose import decompose
@@ -146,14 +147,9 @@ def _compile(
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")
     forward = compiler(part.forward, "forward")
-    if options.compile_backward_lazily:
-        backward = once(lambda: compiler(part.backward, "backward"))
-    else:
-        compiled_backward = compiler(part.backward, "backward")
-
-        def backward() -> Compiled:
-            return compiled_backward
-
+    backwards = Backwards(part, compiler, traced.tangents, traced.reaching, options)
+    if not options.compile_backward_lazily:
+        backwards.without(frozenset())
     result = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
     training = Training(
         part=part,
@@ -176,7 +172,7 @@ def _compile(
         name=gm.meta.get("name", ""),
         where=next((str(node.where) for node in joint.nodes if node.where), ""),
     )
-    return wrap_training(forward, backward, call, training)
+    return wrap_training(forward, backwards, call, training)
 
 
 def _handles(

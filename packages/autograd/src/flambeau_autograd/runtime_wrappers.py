@@ -22,7 +22,6 @@ from flambeau_autograd.operators import memory_of
 from flambeau_autograd.outputs import Output, build_outputs, is_plain
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
 from flambeau_autograd.version_counters import set_versions
-from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value
 from flambeau_prims.symbols import symbol_reads
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from flambeau_autograd.double_backward import Dependence
     from flambeau_autograd.partition import Partition
     from flambeau_autograd.saved_versions import Watched
+    from flambeau_autograd.specialized_backwards import Backwards
     from flambeau_prims.spec import Spec
 
     Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
@@ -127,10 +127,10 @@ def wrap_inference(compiled: Compiled, call: Call) -> Compiled:
 
 
 def wrap_training(
-    forward: Compiled, backward: Callable[[], Compiled], call: Call, training: Training
+    forward: Compiled, backwards: Backwards, call: Call, training: Training
 ) -> Compiled:
-    """The callable for a graph with a backward; `backward()` gives the compiled backward."""
-    function = _make_function(_guarded(forward, call), backward, call, training)
+    """The callable for a graph with a backward."""
+    function = _make_function(_guarded(forward, call), backwards, call, training)
     # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at
     # twice the cost.
     apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
@@ -162,27 +162,12 @@ def wrap_training(
     return call_function
 
 
-def once(make: Callable[[], Compiled]) -> Callable[[], Compiled]:
-    """`make`, run at the first call only; safe when two threads call first."""
-    lock = fork_safe_lock()
-    result: list[Compiled] = []
-
-    def get() -> Compiled:
-        if not result:
-            with lock:
-                if not result:
-                    result.append(make())
-        return result[0]
-
-    return get
-
-
 def _make_function(
-    run: Compiled, backward: Callable[[], Compiled], call: Call, training: Training
+    run: Compiled, backwards: Backwards, call: Call, training: Training
 ) -> type[torch.autograd.Function]:
     saved = _Saved.of(training, call)
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
-    sizes, names, fixers = saved.sizes, saved.names, saved.fixers
+    sizes, fixers = saved.sizes, saved.fixers
     results, views, reaching = training.results, _view_positions(training), training.reaching
     with_tangents, sharing = training.tangents, training.sharing
     all_results = frozenset(with_tangents)
@@ -247,13 +232,15 @@ def _make_function(
                     if watched:
                         ctx.versions = ()
             values = _NO_SIZES if sizes is None else ctx.sizes
-            given = [fix(tangents[index], values) for index, fix in fixers]
-            ints = [values[name] for name in names]
+            backward = backwards.without(missing)
+            own = backward.tangents
+            given = [fix(tangents[index], values) for index, fix in fixers if index in own]
+            ints = [values[name] for name in backward.sizes]
             if not torch.is_grad_enabled():
-                grads = backward()(*checked, *rest, *ints, *given)
+                grads = backward.run(*checked, *rest, *ints, *given)
                 return (None, *(_defined(grads, reaching, missing) if missing else grads))
             with torch.no_grad():
-                grads = backward()(*checked, *rest, *ints, *given)
+                grads = backward.run(*checked, *rest, *ints, *given)
             sources = [tangents[index] for index in with_tangents]
             inputs_kept = ctx.handles if handles else {}
             guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, twice)
@@ -297,15 +284,14 @@ class _Saved:
     sizes, tangents.
 
     `inputs` picks from the arguments, `outputs` and `intermediates` from what the forward returns.
-    `sizes` reads all symbols from the arguments (None: the backward needs none), `names` are those
-    passed as ints. `fixers` are (result, function that brings its tangent into the traced form).
+    `sizes` reads all symbols from the arguments (None: the backward needs none). `fixers` are
+    (result, function that brings its tangent into the traced form).
     """
 
     inputs: Callable[[Sequence[Any]], tuple[Any, ...]]
     outputs: Callable[[Sequence[Any]], tuple[Any, ...]]
     intermediates: Callable[[Sequence[Any]], tuple[Any, ...]]
     sizes: Sizes | None
-    names: list[str]
     fixers: list[tuple[int, Fixer]]
 
     @classmethod
@@ -317,8 +303,8 @@ class _Saved:
         apart = {(each.side, each.position) for each in training.watched if each.saved}
         values = training.part.backward.inputs[len(saved) - len(tangents) :]
         specs = [value.spec for value in values if isinstance(value, Value)]
-        names = [str(symbol) for kind, symbol in saved if kind == "size"]
-        symbolic = bool(names) or any(spec.env is not None for spec in specs)
+        ints = any(kind == "size" for kind, _ in saved)
+        symbolic = ints or any(spec.env is not None for spec in specs)
         return cls(
             inputs=_picker(
                 [index for kind, index in saved if kind == "input"],
@@ -334,7 +320,6 @@ class _Saved:
                 [index for kind, index in saved if kind == "output" and index >= results]
             ),
             sizes=_sizes_reader(call) if symbolic else None,
-            names=names,
             fixers=[
                 (training.tangents[index], _tangent_fixer(spec))
                 for index, spec in zip(tangents, specs, strict=True)

@@ -38,17 +38,23 @@ class Value:
 
 
 class Place(str):
-    """The user's line of a call, its checkpointed region, and whether it is in the backward."""
+    """The user's line of a call, its checkpointed region, whether it is in the backward, and the
+    number of the custom Function that makes it there (0: none that takes several gradients).
+    """
 
-    __slots__ = ("in_backward", "region")
+    __slots__ = ("function", "in_backward", "region")
     region: int
     in_backward: bool
+    function: int
 
-    def __new__(cls, line: str, region: int = 0, *, in_backward: bool = False) -> Place:
+    def __new__(
+        cls, line: str, region: int = 0, *, in_backward: bool = False, function: int = 0
+    ) -> Place:
         """`line` is "file.py:12" or ""."""
         result = super().__new__(cls, line)
         result.region = region
         result.in_backward = in_backward
+        result.function = function
         return result
 
 
@@ -94,6 +100,12 @@ class Node:
         """Whether a joint graph's backward makes the call."""
         where = self.where
         return type(where) is Place and where.in_backward
+
+    @property
+    def function(self) -> int:
+        """The number of the custom Function whose backward makes the call; 0 outside of those."""
+        where = self.where
+        return where.function if type(where) is Place else 0
 
     def operands(self) -> Iterator[Value]:
         """Every Value this node reads, in argument order, repeats included."""

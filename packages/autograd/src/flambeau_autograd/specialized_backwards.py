@@ -1,0 +1,114 @@
+"""The compiled backwards of a graph: the general one, and one for each set of undefined tangents
+that occurs.
+
+    y, z = compiled(x)
+    (y + z).sum().backward()     the general one
+    y.sum().backward()           one without the tangent of z, compiled at its first call
+
+All take the same saved tensors. Where more than `LIMIT` sets occur, the rest are served by the
+general backward, which gets zeros for undefined tangents: it differs from the specialised ones only
+in their cost, and where an infinite derivative meets these zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from flambeau_autograd.check import check_graph
+from flambeau_autograd.partition import copied
+from flambeau_autograd.undefined_tangents import without_undefined
+from flambeau_prims.fork_safety import fork_safe_lock
+from flambeau_prims.graph import Graph, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flambeau_autograd.options import AutogradOptions
+    from flambeau_autograd.partition import Partition
+
+    Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
+
+LIMIT = 8
+"""How many sets of undefined tangents get a backward: training loops use one or two."""
+
+
+@dataclass(frozen=True)
+class Backward:
+    """A compiled backward, the sizes it takes as ints, and the results whose tangents it takes."""
+
+    run: Compiled
+    sizes: tuple[str, ...]
+    tangents: frozenset[int]
+
+
+class Backwards:
+    """The backwards of a graph pair, by the results that have no tangent.
+
+    `tangents[k]` is the result that tangent k of the joint graph is of, `reaching[i]` the results
+    that gradient i comes from.
+    """
+
+    def __init__(
+        self,
+        part: Partition,
+        compiler: Callable[[Graph, str], Compiled],
+        tangents: Sequence[int],
+        reaching: Sequence[frozenset[int]],
+        options: AutogradOptions,
+    ) -> None:
+        self._part = part
+        self._compiler = compiler
+        self._reaching = reaching
+        self._options = options
+        self._read = [tangents[index] for kind, index in part.saved if kind == "tangent"]
+        self._tangents = frozenset(self._read)
+        # The compiler may rewrite the graph that it is given.
+        self._graph = _copy(part.backward)
+        self._compiled: dict[frozenset[int], Backward] = {}
+        self._lock = fork_safe_lock()
+
+    def without(self, missing: frozenset[int]) -> Backward:
+        """The backward for a call in which the results `missing` have no tangent."""
+        missing &= self._tangents
+        known = self._compiled.get(missing)
+        if known is None:
+            with self._lock:
+                if missing and self._is_full():
+                    missing = frozenset()
+                known = self._compiled.get(missing)
+                if known is None:
+                    known = self._specialized(missing) if missing else self._general()
+                    self._compiled[missing] = known
+        return known
+
+    def _is_full(self) -> bool:
+        return len(self._compiled.keys() - {frozenset()}) >= LIMIT
+
+    def _general(self) -> Backward:
+        sizes = tuple(str(symbol) for kind, symbol in self._part.saved if kind == "size")
+        run = self._compiler(self._part.backward, "backward")
+        return Backward(run, sizes, self._tangents)
+
+    def _specialized(self, missing: frozenset[int]) -> Backward:
+        graph = _copy(self._graph)
+        tangents: list[Any] = graph.inputs[len(graph.inputs) - len(self._read) :]
+        undefined = [
+            value for value, index in zip(tangents, self._read, strict=True) if index in missing
+        ]
+        required = {number for number, roots in enumerate(self._reaching) if not roots <= missing}
+        graph = without_undefined(
+            graph, tangents, undefined, required, primitive=self._options.decompose
+        )
+        graph.name = "_".join(["backward_without", *map(str, sorted(missing))])
+        if self._options.check:
+            check_graph(graph, "without_undefined")
+        return Backward(
+            self._compiler(graph, "backward"),
+            tuple(str(size) for size in graph.inputs if not isinstance(size, Value)),
+            self._tangents - missing,
+        )
+
+
+def _copy(graph: Graph) -> Graph:
+    return copied(graph.nodes, graph.inputs, graph.outputs, graph.env)
