@@ -176,7 +176,8 @@ class UnbackedNumbers:
 
 # ---------------------------------------------------------------- unbacked indices
 
-_BASIC = frozenset({int, torch.SymInt, slice, type(None), type(...)})
+_INTEGERS = frozenset({int, torch.SymInt})
+_BASIC = _INTEGERS | {slice, type(None), type(...)}
 
 
 def select_unbacked(tape: CallTape, tensor: torch.Tensor, key: Any) -> tuple[torch.Tensor, Any]:
@@ -187,29 +188,41 @@ def select_unbacked(tape: CallTape, tensor: torch.Tensor, key: Any) -> tuple[tor
     if any(type(item) not in _BASIC for item in items) or items.count(...) > 1:
         return tensor, key
     rest: list[Any] = []
-    dim = taken = 0
+    ndim, dim, spanned = tensor.ndim, 0, 0
     for place, item in enumerate(items):
         if item is ...:
+            before = dim
             dim = tensor.ndim - sum(after is not None for after in items[place + 1 :])
+            spanned = dim - before
         if _is_unbacked(item):
-            tensor = _select(tape, tensor, dim, item, dim + taken)
-            taken += 1
+            if any(earlier is None for earlier in rest):
+                # Applied before the selection, as in eager: the stride of a new dimension is told
+                # by the dimension after it.
+                first = [(i,) if i is not ... else (slice(None),) * spanned for i in rest]
+                tensor = tape.getitem(tensor, sum(first, ()))
+                dim += sum(1 if i is None else -(type(i) in _INTEGERS) for i in rest)
+                rest = [slice(None)] * dim
+            tensor = _select(tape, tensor, dim, item, place, ndim)
             continue
         rest.append(item)
         dim += item is not None and item is not ...
     return tensor, tuple(rest)
 
 
-def _select(tape: CallTape, tensor: torch.Tensor, dim: int, index: Any, shown: int) -> torch.Tensor:
-    """One index along a dimension; an error out of bounds names the dimension `shown`."""
+def _select(
+    tape: CallTape, tensor: torch.Tensor, dim: int, index: Any, place: int, ndim: int
+) -> torch.Tensor:
+    """One index along a dimension, number `place` in a subscript of a tensor of `ndim` dimensions,
+    which errors name.
+    """
     size = tensor.shape[dim] if dim < tensor.ndim else 0
     try:
         found: torch.Tensor = tape.call_function(torch.select, (tensor, dim, index))
     except IndexError:
         if dim >= tensor.ndim:
-            message = f"too many indices for tensor of dimension {tensor.ndim + shown - dim}"
+            message = f"too many indices for tensor of dimension {ndim}"
             raise IndexError(message) from None
-        text = f"index {int(index)} is out of bounds for dimension {shown} with size {size}"
+        text = f"index {int(index)} is out of bounds for dimension {place} with size {size}"
         raise IndexError(text) from None
     return found
 
