@@ -145,11 +145,6 @@ def generator(x):
     yield x
 
 
-def locked(x):
-    with threading.Lock():
-        return x + 1
-
-
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -196,7 +191,6 @@ def differentiated(x):
         (item_of_tensor, "data-dependent"),
         (branch_on_tensor, "data-dependent"),
         (clock, "unknown-c-function"),
-        (locked, "unknown-c-function"),
         (memory_of_tensor, "tensor-attribute"),
         (listed, "data-dependent"),
         (calls_disabled, "compiler-disable"),
