@@ -5,7 +5,7 @@ each with its arguments. (Not a test module.)
 
 from __future__ import annotations
 
-import abc, collections, contextlib, dataclasses, enum, functools, typing, operator
+import abc, collections, contextlib, dataclasses, enum, functools, sys, typing, operator
 import torch
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -518,3 +518,51 @@ def fstrings(x):
         "{:>{}}".format("a", 5),
         "{0[a]} {1.real}".format({"a": 1}, 3),
     )
+
+
+@program()
+def attributes_of_metaclasses(x):
+    class Meta(type):
+        pass
+
+    found = []
+    for owner in (type, Meta, Meta("A", (), {"__annotations__": {"a": 1}})):
+        for name in ("__abstractmethods__", "__annotations__", "__base__", "__text_signature__"):
+            try:
+                value = getattr(owner, name)
+            except AttributeError:
+                value = AttributeError
+            found.append((owner.__name__, name, repr(value)))
+    return x, found
+
+
+@program()
+def frames_below_a_generator_that_is_thrown_into(x):
+    def names():
+        found, frame = [], sys._getframe(1)
+        while frame.f_code.co_name != "frames_below_a_generator_that_is_thrown_into":
+            found.append(frame.f_code.co_name)
+            frame = frame.f_back
+        return found
+
+    def inner(log):
+        try:
+            yield
+        except KeyError:
+            log.append(names())
+        yield
+        log.append(names())
+
+    def outer(log):
+        yield from inner(log)
+        log.append(names())
+
+    def throw(generator):
+        return generator.throw(KeyError)
+
+    log = []
+    generator = outer(log)
+    next(generator)
+    throw(generator)
+    list(generator)
+    return x, log

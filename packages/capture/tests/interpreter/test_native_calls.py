@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import array
 import bisect
+import codecs
 import collections
 import contextlib
+import copy
 import datetime
 import decimal
 import enum
 import functools
 import heapq
 import io
+import itertools
 import json
+import operator
 import pickle
 import queue
 import struct
@@ -340,6 +344,64 @@ def test_warnings_of_the_compiler_follow_the_filters():
             assert repr(compiled(x, action)) == repr(program(x, action))
 
 
+def _warning_calls():
+    """What C code gives that may warn, from 3.12 on, or the warning."""
+    state = b"citertools\ncycle\n(c__builtin__\niter\n((lI1\naI2\natRI1\nbtR((lI1\naI0\ntb."
+    for call in (
+        lambda: copy.copy(itertools.cycle("ab")),
+        lambda: copy.deepcopy(itertools.count(1)),
+        lambda: pickle.dumps(itertools.chain("a")),
+        lambda: pickle.loads(state),
+        lambda: itertools.repeat(2).__reduce__(),
+        lambda: itertools.zip_longest("ab", "c").__setstate__(3),
+        lambda: codecs.escape_decode(b"\\d"),
+    ):
+        try:
+            yield type(call())
+        except DeprecationWarning as warning:
+            yield str(warning)
+
+
+def test_c_code_warns_by_the_filters_that_the_frame_sets():
+    def program(x, action):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action, category=DeprecationWarning)
+            return x + 1, list(_warning_calls())
+
+    compiled = flambeau_capture.compile(program, backend=run_graph)
+    for action in ("ignore", "error", "ignore", "error"):
+        x = torch.randn(2)
+        assert repr(compiled(x, action)) == repr(program(x, action))
+
+
+def test_c_code_warns_by_the_filters_of_the_call():
+    def program(x):
+        return x + 1, list(_warning_calls())
+
+    compiled = flambeau_capture.compile(program, backend=run_graph)
+    for action in ("ignore", "error", "ignore", "error"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action, category=DeprecationWarning)
+            x = torch.randn(2)
+            assert repr(compiled(x)) == repr(program(x))
+
+
+def test_methods_of_c_types_made_at_run_time_are_bound():
+    def program(x, path):
+        with open(path, "rb", buffering=0) as file:
+            read = file.readinto  # since 3.12 such a method needs its class to be bound
+            try:
+                read(b"")
+            except TypeError as error:
+                return x + 1, str(error), type(read).__name__
+        return x
+
+    compiled = flambeau_capture.compile(program, backend=run_graph)
+    for _ in range(2):
+        x = torch.randn(2)
+        assert repr(compiled(x, __file__)) == repr(program(x, __file__))
+
+
 def ranked(x, ranks):
     heap = list(ranks)
     heapq.heapify(heap)
@@ -396,6 +458,23 @@ def test_comparisons_by_c_code_read_what_they_are_given():
     )
     for n in (1, 2, 1):
         assert compiled(torch.ones(2), types.SimpleNamespace(n=n))[1] is (n == 1)
+
+
+@pytest.mark.parametrize("values", [(2.5, 0.1, 1.5), (2, 7, 9)])
+@pytest.mark.parametrize("convert", [decimal.Decimal, complex])
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.ge])
+def test_numbers_that_change_are_compared_exactly(values, convert, compare):
+    def program(x, number, other):
+        try:
+            return x + 1, compare(number, other), compare(other, number), number
+        except TypeError as error:
+            return x + 2, str(error)
+
+    compiled = flambeau_capture.compile(program, backend=run_graph)
+    for value in values:  # from the second call on it is symbolic
+        for other in (convert(value), convert(str(value))):
+            x = torch.randn(2)
+            assert repr(compiled(x, value, other)) == repr(program(x, value, other))
 
 
 def third(x):

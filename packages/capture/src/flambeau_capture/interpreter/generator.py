@@ -135,15 +135,19 @@ class InterpretedGenerator(Proxy):
         throw = None if receiver is None else _method(receiver, "throw", self.frame.machine)
         if throw is None or isinstance(error, GeneratorExit):
             return self._resume(self._closing(receiver, error))
+        machine, caller = self.frame.machine, self.frame.machine.frame
         self.running = True
+        if isinstance(receiver, InterpretedGenerator):  # it sees the frame that delegates to it
+            self.frame.parent, machine.frame = caller, self.frame
         try:
-            return self.frame.machine.call(throw, (error,), {})
+            return machine.call(throw, (error,), {})
         except (GraphBreak, Stopped):
             raise
         except BaseException as raised:
             ended = raised
         finally:
             self.running = False
+            self.frame.parent, machine.frame = None, caller
         # Not where it is handled: that would be the context of what the generator raises.
         if isinstance(ended, StopIteration):
             return self._resume(*self._delegate_returned(ended))

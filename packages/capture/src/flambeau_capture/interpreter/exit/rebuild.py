@@ -145,7 +145,7 @@ class Rebuilder:
         if kind in BOUND_BUILTINS and (method := bound_method(value)) is not None:
             receiver = self.recipe(value.__self__)
             if not isinstance(receiver, Const):
-                return CallRecipe(method.__get__, (receiver,))
+                return CallRecipe(method.__get__, (receiver, Const(type(value.__self__))))
         if kind in _WRAPPERS and id(value.__wrapped__) in self.machine.functions.made:
             return self._wrapper(value, kind)
         if kind is types.GenericAlias:
@@ -200,13 +200,16 @@ class Rebuilder:
     def _slots(self, value: Any) -> dict[str, Recipe]:
         return {name: self.recipe(item) for name, item in slot_values(value).items()}
 
-    def _attributes(self, value: Any) -> tuple[Recipe, Recipe]:
-        """The instance dict and the slots of a set or of an immutable value, as dicts."""
+    def _with_attributes(self, value: Any, made: Recipe) -> Recipe:
+        """`made`, an instance of a subclass of a C type, with its instance dict and slots."""
         state, slots = self._state(value) or {}, self._slots(value)
-        return (
-            MakeDict([(Const(name), item) for name, item in state.items()]),
-            MakeDict([(Const(name), item) for name, item in slots.items()]),
-        )
+        if not state and not slots:
+            return made
+        parts: list[Recipe] = [
+            MakeDict([(Const(name), item) for name, item in part.items()])
+            for part in (state, slots)
+        ]
+        return CallRecipe(_with_attributes, (made, *parts))
 
     # ------------------------------------------------------------ kinds of object
 
@@ -334,12 +337,11 @@ class Rebuilder:
         if isinstance(value, tuple):
             if kind.__module__ == "torch.return_types":
                 return CallRecipe(kind, (MakeTuple(tuple(self._many(value))),))
-            return self._tuple(value)
+            return self._with_attributes(value, self._tuple(value))
         for base, convert in VALUE_BASES:
             if isinstance(value, base):
-                plain = convert(value)
-                attributes = self._attributes(value)
-                return CallRecipe(_new_value, (Const(kind), Const(base), Const(plain), *attributes))
+                plain = CallRecipe(base.__new__, (Const(kind), Const(convert(value))))
+                return self._with_attributes(value, plain)
         if isinstance(value, dict):
             return self._dict(value)
         if isinstance(value, list):
@@ -349,7 +351,7 @@ class Rebuilder:
                 detail = f"a {kind.__qualname__} is returned or stored"
                 raise GraphBreak("unsupported-result", detail)
             items = MakeList(self._many(value))
-            return CallRecipe(_new_set, (Const(kind), items, *self._attributes(value)))
+            return self._with_attributes(value, CallRecipe(_new_set, (Const(kind), items)))
         return self._instance(value, kind)
 
     def _instance(self, value: Any, kind: type) -> Recipe:
@@ -365,7 +367,7 @@ class Rebuilder:
         ):
             made_again = None if is_stand_in else reduced_recipe(self, value)
             if made_again is not None:
-                return made_again
+                return self._with_attributes(value, made_again)
             detail = f"a {kind.__module__}.{kind.__qualname__} is returned or stored"
             raise GraphBreak("unsupported-result", detail)
         made = self._keep(value, MakeObject(kind))
@@ -397,13 +399,6 @@ _BUILDERS: dict[type, Any] = {
 }
 
 
-def _new_value(
-    cls: Any, base: Any, value: Any, state: dict[str, Any], slots: dict[str, Any]
-) -> Any:
-    """An instance of a subclass of str, bytes, int or float."""
-    return _with_attributes(base.__new__(cls, value), state, slots)
-
-
 def _with_attributes(made: Any, state: dict[str, Any], slots: dict[str, Any]) -> Any:
     if state:
         object.__getattribute__(made, "__dict__").update(state)
@@ -412,11 +407,10 @@ def _with_attributes(made: Any, state: dict[str, Any], slots: dict[str, Any]) ->
     return made
 
 
-def _new_set(cls: Any, items: list[Any], state: dict[str, Any], slots: dict[str, Any]) -> Any:
+def _new_set(cls: Any, items: list[Any]) -> Any:
     """An instance of a subclass of set or frozenset."""
     if issubclass(cls, frozenset):
-        made = frozenset.__new__(cls, items)
-    else:
-        made = set.__new__(cls)
-        set.update(made, items)
-    return _with_attributes(made, state, slots)
+        return frozenset.__new__(cls, items)
+    made = set.__new__(cls)
+    set.update(made, items)
+    return made

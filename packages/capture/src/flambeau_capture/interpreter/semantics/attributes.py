@@ -95,7 +95,7 @@ def load_value(machine: Machine, obj: Any, name: str) -> Any:
         return found
     if isinstance(found.__self__, (torch.Tensor, Proxy)):
         return found
-    return found.__func__.__get__(found.__self__)
+    return found.__func__.__get__(found.__self__, type(found.__self__))
 
 
 def _native_attribute(machine: Machine, obj: Any, name: str) -> Any:
@@ -391,22 +391,25 @@ def _class_attribute(machine: Machine, cls: type, name: str) -> Any:
         return machine.call(fallback, (cls, name), {})
 
 
+_OF_METACLASS = (
+    "__dict__", "__mro__", "__name__", "__class__", "__bases__", "__module__", "__qualname__",
+    "__doc__",
+)  # fmt: skip
+
+
+def _is_of_metaclass(meta: type, raw: Any) -> bool:
+    """Whether a class, which is a metaclass, shows what a data descriptor in C gives for it."""
+    kinds = (types.GetSetDescriptorType, types.MemberDescriptorType)
+    return type(raw) in kinds and issubclass(meta, raw.__objclass__)
+
+
 def load_class_attribute(machine: Machine, cls: type, name: str) -> Any:
     """What `type.__getattribute__` finds."""
     meta = type(cls)
     if issubclass(meta, enum.EnumMeta):
         return getattr(cls, name)
     raw = lookup(machine, cls, name)
-    if raw is MISSING or name in (
-        "__dict__",
-        "__mro__",
-        "__name__",
-        "__class__",
-        "__bases__",
-        "__module__",
-        "__qualname__",
-        "__doc__",
-    ):
+    if raw is MISSING or name in _OF_METACLASS or _is_of_metaclass(meta, raw):
         method = python_method(machine, meta, name)
         if method is not None:
             return types.MethodType(method, cls)

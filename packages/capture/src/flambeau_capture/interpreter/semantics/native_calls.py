@@ -15,7 +15,9 @@ import _thread
 import enum
 import gc
 import io
+import sys
 import types
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +32,7 @@ from flambeau_capture.interpreter.values.classes import (
     SYMBOLIC_NUMBERS,
     TORCH_CONSTANTS,
     Proxy,
+    has_slots,
     is_trusted,
     python_method,
 )
@@ -37,6 +40,7 @@ from flambeau_capture.interpreter.values.decimals import enter_context
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
 from flambeau_capture.interpreter.values.objects import VALUE_BASES
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import CallOf
 from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
@@ -86,6 +90,12 @@ _OF_THE_PROCESS = frozenset(
     }
 )  # fmt: skip
 """Functions that read or change the process: its clock, its tables, its files."""
+
+
+_ITERTOOLS_WARN = (3, 12) <= sys.version_info < (3, 14)
+"""Whether copies and pickles of objects of itertools are deprecated."""
+_WARNING = frozenset({"_codecs", "array", *(("_pickle", "itertools") if _ITERTOOLS_WARN else ())})
+"""Modules with functions that may warn."""
 
 
 def is_native(function: Any) -> bool:
@@ -139,7 +149,31 @@ def call_native(
     if _module_of(function) == "decimal":
         enter_context(machine)
     check_owned(machine, function, (getattr(function, "__self__", None), *args, *kwargs.values()))
+    if _module_of(function) in _WARNING:
+        guard_filters(machine)
     return machine.state_of(Interception).call(machine, function, args, kwargs)
+
+
+def reduce_native(machine: Machine, args: tuple[Any, ...]) -> Any:
+    """`object.__reduce_ex__` in C."""
+    if _ITERTOOLS_WARN and type(args[0]).__module__ == "itertools":
+        guard_filters(machine)
+    return object.__reduce_ex__(*args)
+
+
+def guard_filters(machine: Machine) -> None:
+    """C code that is about to run may warn: it sees the filters of the process."""
+    objects = machine.objects
+    if objects.has_written_globals(vars(warnings)) or any(
+        getattr(function, "__module__", None) == "warnings"
+        for function, _, _ in objects.deferred.calls
+    ):
+        raise GraphBreak("side-effect", "C code may warn where the frame filters warnings")
+    machine.guard("EQUALS", CallOf(_filter_texts, ()), _filter_texts())
+
+
+def _filter_texts() -> tuple[str, ...]:
+    return tuple(map(str, warnings.filters))
 
 
 def _plain_number(value: Any) -> Any:
@@ -156,7 +190,9 @@ _ENDS = (
     | {types.MethodType, types.TracebackType, range, slice}
 )
 """Types of values that are constant, or whose uses the interpreter sees."""
-_CONSTANT_BASES = (type, enum.Enum, types.ModuleType, *[base for base, _ in VALUE_BASES])
+_CONSTANT_BASES = (type, enum.Enum, types.ModuleType)
+_IMMUTABLE = (tuple, frozenset, *[base for base, _ in VALUE_BASES])
+"""Bases of objects that are guarded by what they hold, but for the attributes of a subclass."""
 _STAND_INS = (torch.Tensor, Proxy, *SYMBOLIC_NUMBERS, *PARTIAL_READS)
 _MOST_REACHED = 200_000
 
@@ -204,9 +240,14 @@ def _problem(machine: Machine, value: Any, kind: type) -> str | None:
     if isinstance(value, types.GeneratorType | types.FrameType):
         return f"a {kind.__qualname__}"
     known = machine.objects.is_known(value) and id(value) not in machine.objects.values
-    if known and not isinstance(value, (tuple, frozenset)):
+    if known and not (isinstance(value, _IMMUTABLE) and not _has_attributes(kind)):
         return f"a {kind.__qualname__} that existed before the call"
     return None
+
+
+def _has_attributes(kind: type) -> bool:
+    """Whether instances have a dict, or slots."""
+    return kind.__dictoffset__ != 0 or has_slots(kind)
 
 
 # ---------------------------------------------------------------- what native code calls

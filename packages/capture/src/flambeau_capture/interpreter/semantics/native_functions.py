@@ -177,11 +177,18 @@ PYTHON_NATIVE: dict[int, Any] = {
 }
 
 
+_WARNING_METHODS = ("__reduce__", "__setstate__", "__copy__", "__deepcopy__")
+"""Methods of itertools that may warn: `native_calls` runs them."""
+
+
 def is_pure(function: Any) -> bool:
     """Whether a C function or type may run natively."""
     if id(function) in _PURE:
         return True
-    if getattr(function, "__name__", "") in ("__enter__", "__exit__"):
+    name = getattr(function, "__name__", "")
+    if name in ("__enter__", "__exit__"):
+        return False
+    if name in _WARNING_METHODS and _is_of_itertools(function):
         return False
     kind = type(function)
     if kind in BUILTIN_TYPES:
@@ -206,6 +213,11 @@ def is_pure(function: Any) -> bool:
         owner = function.__objclass__
         return owner in _VALUE_TYPES or issubclass(owner, BaseException)
     return False
+
+
+def _is_of_itertools(function: Any) -> bool:
+    owner = getattr(function, "__objclass__", type(getattr(function, "__self__", None)))
+    return bool(owner.__module__ == "itertools")
 
 
 def pure_twin(function: Any) -> Any:

@@ -35,6 +35,7 @@ from flambeau_capture.interpreter.values.deferred_strings import (
 )
 from flambeau_capture.interpreter.values.keys import native_key
 from flambeau_capture.interpreter.values.program_functions import identical, tell_apart
+from flambeau_prims.concrete_sizes import concrete
 from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
@@ -237,6 +238,8 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         if left_kind is right_kind and left is not right and left_kind.__eq__ is object.__eq__:
             tell_apart(machine, left, right)
         guard_operands(machine, op.left, left, right)
+        if hasattr(left_kind, "__complex__") or hasattr(right_kind, "__complex__"):
+            left, right = concrete(left), concrete(right)  # with a Decimal: compared exactly
         result = native(left, right)
         # What is in no tensor is decided at once: native code can do little with a condition.
         if type(result) is torch.SymBool and not machine.tape.is_open(from_symbolic(result)):

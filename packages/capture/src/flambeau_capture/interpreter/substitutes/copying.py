@@ -15,6 +15,7 @@ import torch
 
 from flambeau_capture.core import release_arguments
 from flambeau_capture.interpreter.semantics import attributes
+from flambeau_capture.interpreter.semantics.native_calls import reduce_native
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
 from flambeau_capture.interpreter.values.classes import python_method
 from flambeau_capture.interpreter.values.objects import new_object
@@ -135,7 +136,7 @@ def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
                 f"a {kind.__qualname__}, which existed before the call or has its own "
                 f"ways, is copied or pickled",
             )
-        return object.__reduce_ex__(*args)
+        return reduce_native(machine, args)
     if python_method(machine, kind, "__getstate__") is not None:
         state = machine.call(attributes.load_attr(machine, obj, "__getstate__"), (), {})
     else:

@@ -18,7 +18,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.semantics.items import load_item, store_item
-from flambeau_capture.interpreter.semantics.native_calls import call_native
+from flambeau_capture.interpreter.semantics.native_calls import call_native, guard_filters
 from flambeau_capture.interpreter.substitute_registry import (
     breaking,
     substitute_for,
@@ -28,7 +28,7 @@ from flambeau_capture.interpreter.substitutes.class_making import run_body
 from flambeau_capture.interpreter.substitutes.introspection import globals_of, locals_of
 from flambeau_capture.interpreter.values.classes import MISSING, lookup
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.sources import CallOf, GlobalsDict
+from flambeau_capture.sources import GlobalsDict
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame, Machine
@@ -55,23 +55,8 @@ def _compile(machine: Machine, args: Any, kwargs: Any) -> Any:
         futures = machine.frame.function.__code__.co_flags & _FUTURES
         given["flags"] = given.get("flags", 0) | futures
     given["dont_inherit"] = True
-    _guard_filters(machine)
+    guard_filters(machine)
     return call_native(machine, compile, (), given)
-
-
-def _guard_filters(machine: Machine) -> None:
-    """Whether the compiler's warnings are shown depends on the filters."""
-    objects = machine.objects
-    if objects.has_written_globals(vars(warnings)) or any(
-        getattr(function, "__module__", None) == "warnings"
-        for function, _, _ in objects.deferred.calls
-    ):
-        raise GraphBreak("side-effect", "source is compiled where the frame filters warnings")
-    machine.guard("EQUALS", CallOf(_filter_texts, ()), _filter_texts())
-
-
-def _filter_texts() -> tuple[str, ...]:
-    return tuple(map(str, warnings.filters))
 
 
 @substitute_for(eval)

@@ -279,7 +279,7 @@ class Objects:
             self.machine.guard("IS", CallOf(bound_method, (source,)), method)  # of a base
         if isinstance(receiver, torch.Tensor):
             return self.machine.load(receiver, value.__name__)
-        return value if receiver is value.__self__ else method.__get__(receiver)
+        return value if receiver is value.__self__ else method.__get__(receiver, type(receiver))
 
     def _wrap_object(self, value: Any, kind: type, source: Source) -> Any:
         library = self.machine.foreign.owner(kind)
@@ -700,7 +700,7 @@ def bound_method(builtin: Any) -> Any:
         return None
     for base in type(receiver).__mro__:
         found: Any = base.__dict__.get(builtin.__name__)
-        if type(found) in C_METHODS and found.__get__(receiver) == builtin:
+        if type(found) in C_METHODS and found.__get__(receiver, type(receiver)) == builtin:
             return found
     return None
 
