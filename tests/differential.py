@@ -64,6 +64,11 @@ def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
+def _version(tensor: torch.Tensor) -> int:
+    """The version counter; inference tensors have none."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def _random_state() -> torch.Tensor:
     """The default generators of the CPU and of the accelerator that this process uses, if any."""
     state = torch.get_rng_state()
@@ -115,9 +120,9 @@ def observe(
     run.rng = _random_state()
     run.inputs = inputs
     outputs = tensors(run.leaves)
-    run.versions = [
-        -1 if tensor.is_inference() else tensor._version for tensor in [*inputs, *outputs]
-    ]
+    run.versions = [_version(tensor) for tensor in inputs]
+    # How an operator that returns early fills nothing shows in no value.
+    run.versions += [_version(tensor) if tensor.numel() else 0 for tensor in outputs]
     try:
         run.relations = _relations(outputs, inputs)
     except RuntimeError as error:

@@ -467,9 +467,10 @@ class Array(Reductions):
         )
 
 
-for _name, _member in vars(Array).items():
-    if isinstance(_member, types.FunctionType):
-        _member.__name__ = _name  # by which a bound method is rebuilt, as the real array's
+for _class in Array.__mro__[:-1]:
+    for _name, _member in vars(_class).items():
+        if isinstance(_member, types.FunctionType):
+            _member.__name__ = _name  # by which a bound method is rebuilt, as the real array's
 
 _OWN = frozenset(vars(ArrayBase)) - {"dtype", "shape", "ndim"}
 """Attributes of ours that are no attributes of an array."""
