@@ -101,3 +101,17 @@ def test_known_immutable_values_are_read_by_c_code():
     for value in (("a", 1), ("b", 2), ("b", (2.5,)), frozenset("a"), frozenset("b")):
         assert compiled(torch.ones(2), value)[1] == pickle.dumps(value)
     assert sum(event.kind == "break" for event in state_of(compiled).events) == 0
+
+
+def test_a_break_in_a_loop_over_a_set_leaves_out_no_item():
+    def program(x, outside):
+        found = []
+        for number in {*outside}:  # both belong in the last place of the table
+            found.append(number)
+            torch._dynamo.graph_break()
+        return x + 1, found
+
+    compiled = flambeau_capture.compile(program, backend=run_graph)
+    for _ in range(2):
+        x = torch.randn(2)
+        assert repr(compiled(x, [7, 15])) == repr(program(x, [7, 15]))

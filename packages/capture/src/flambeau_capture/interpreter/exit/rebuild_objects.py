@@ -171,7 +171,11 @@ def iterator_recipe(rebuild: MachineRecipes, iterator: Any) -> Recipe:
         if container is not None:
             function = _spoiled if _is_spoiled(iterator) else _advanced
             position = Const(len(container) - iterator.__length_hint__())
-            return CallRecipe(function, (Const(begin), rebuild.recipe(container), position))
+            parts = Const(begin), rebuild.recipe(container), position
+            if function is _advanced and isinstance(container, (set, frozenset)):
+                left = [rebuild.recipe(item) for item in iterator.__reduce__()[1][0]]
+                return CallRecipe(_advanced_in_set, (*parts, MakeTuple(tuple(left))))
+            return CallRecipe(function, parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # itertools objects from 3.12 on
         function, args, *state = iterator.__reduce__()
@@ -205,6 +209,14 @@ def _advanced(begin: Any, container: Any, position: int) -> Any:
     iterator = begin(container)
     next(itertools.islice(iterator, position, position), None)
     return iterator
+
+
+def _advanced_in_set(begin: Any, container: Any, position: int, left: tuple[Any, ...]) -> Any:
+    """Where hashes collide, a set that is made again may have another order: only items count."""
+    rest = tuple(_advanced(begin, container, position))
+    if len(rest) == len(left) and all(map(operator.is_, rest, left)):
+        return _advanced(begin, container, position)
+    return iter(list(left))
 
 
 def _spoiled(begin: Any, container: Any, position: int) -> Any:
