@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from flambeau_capture import torch_state
-from flambeau_capture.bytecode.successors import NotResumable
+from flambeau_capture.bytecode.instructions import NotResumable
 from flambeau_capture.core import core_is_native
 from flambeau_capture.entries.continuations import Continuations
 from flambeau_capture.entries.eager_replay import VIOLATED

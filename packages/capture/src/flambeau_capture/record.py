@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from flambeau_capture.bytecode.instructions import Successor
     from flambeau_capture.bytecode.resume_code import FrameCode, Layout
-    from flambeau_capture.bytecode.successors import Successor
     from flambeau_capture.sources import Scope, Source
     from flambeau_prims.size_floats import Condition, FloatExpr
     from flambeau_prims.sizes import Expr, SizeEnv

@@ -27,28 +27,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flambeau_capture.bytecode.instructions import (
+    HANDLED,
     LOADS_METHOD,
+    NULL,
     NULL_AFTER,
     PAST_END_FOR,
+    VALUE,
     VERSION,
     Instruction,
+    NotResumable,
     Protected,
+    Successor,
     cell_slots,
     instructions,
     instructions_in,
+    is_truth_jump,
     location_entries,
     position_of,
     pushes_null,
     read_exception_table,
     write_exception_table,
-)
-from flambeau_capture.bytecode.successors import (
-    HANDLED,
-    NULL,
-    VALUE,
-    NotResumable,
-    Successor,
-    is_truth_jump,
 )
 from flambeau_capture.core import Tail, release_arguments
 

@@ -29,9 +29,9 @@ from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStra
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitutes import user_overrides
 from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
-from flambeau_capture.interpreter.values.decimals import leave_context
 from flambeau_capture.interpreter.values.deferred_strings import ShownTensors, error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
+from flambeau_capture.interpreter.values.numbers import leave_context
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Break, Capture, defined_at
 from flambeau_capture.sources import Argument

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.values.classes import Proxy, slot_values
-from flambeau_capture.interpreter.values.decimals import context_flags
+from flambeau_capture.interpreter.values.numbers import context_flags
 from flambeau_capture.interpreter.values.objects import DELETED, dict_items
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.bytecode.instructions import NotResumable, after_call, successors
 from flambeau_capture.bytecode.resume_code import Layout
-from flambeau_capture.bytecode.successors import NotResumable, after_call, successors
 from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_capture.interpreter.code.data_flow import live_slots, sees_locals
 from flambeau_capture.interpreter.exit.rebuild import Rebuilder

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.bytecode.instructions import HANDLED, VALUE, NotResumable
+from flambeau_capture.bytecode.instructions import NULL as NULL_KIND
 from flambeau_capture.bytecode.resume_code import (
     FrameCode,
     Layout,
@@ -18,8 +20,6 @@ from flambeau_capture.bytecode.resume_code import (
     generator_function,
     resumed_from,
 )
-from flambeau_capture.bytecode.successors import HANDLED, VALUE, NotResumable
-from flambeau_capture.bytecode.successors import NULL as NULL_KIND
 from flambeau_capture.interpreter.code.data_flow import live_slots, sees_locals
 from flambeau_capture.interpreter.code.decode import decode
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled

@@ -36,8 +36,8 @@ from flambeau_capture.interpreter.values.classes import (
     is_trusted,
     python_method,
 )
-from flambeau_capture.interpreter.values.decimals import enter_context
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
+from flambeau_capture.interpreter.values.numbers import enter_context
 from flambeau_capture.interpreter.values.objects import VALUE_BASES
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf

@@ -13,7 +13,6 @@ from flambeau_capture.interpreter.substitutes import (
     compiler_functions,
     copying,
     evaluation,
-    frames,
     higher_order,
     introspection,
     iterables,
@@ -34,7 +33,7 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 
 __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "compiler_functions", "copying",
-    "dynamo_substitute", "evaluation", "frames", "higher_order", "introspection", "iterables",
+    "dynamo_substitute", "evaluation", "higher_order", "introspection", "iterables",
     "modules", "numbers", "output", "random", "references", "tensors", "threads", "torch_state",
     "transforms", "user_overrides",
 ]  # fmt: skip

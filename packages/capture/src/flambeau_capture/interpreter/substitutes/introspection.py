@@ -1,4 +1,4 @@
-"""Types, attributes, namespaces and exceptions in flight, as the program sees them."""
+"""Types, attributes, namespaces, frames and exceptions in flight, as the program sees them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flambeau_capture.interpreter.semantics import (
     native_functions,
     operators,
 )
+from flambeau_capture.interpreter.semantics.attributes import load_global_value
 from flambeau_capture.interpreter.semantics.items import native_iterable
 from flambeau_capture.interpreter.substitute_registry import (
     forwarding,
@@ -254,3 +255,68 @@ def _exc_info(machine: Machine, args: Any, kwargs: Any) -> Any:
     if machine.frame is not None and not machine.functions.is_library(machine.frame.globals):
         raise GraphBreak("traceback", "call of sys.exc_info")
     return type(error), error, error.__traceback__
+
+
+class FrameView(Proxy):
+    """A frame object of an interpreted frame."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def seen_type(self) -> type:
+        """The type that the program sees."""
+        return types.FrameType
+
+    @staticmethod
+    def instance_of(classes: Any) -> bool:
+        return issubclass(types.FrameType, classes)
+
+    def seen_attribute(self, name: str) -> Any:
+        """What an interpreted frame tells of itself; a break for the rest."""
+        frame = self.frame
+        match name:
+            case "f_globals":
+                return globals_of(frame)
+            case "f_locals":
+                return locals_of(frame)
+            case "f_code":
+                return frame.function.__code__
+            case "f_lineno":
+                return frame.code.line(max(frame.ip - 1, 0))
+            case "f_back":
+                return FrameView(_caller(frame))
+        if not hasattr(types.FrameType, name):
+            raise AttributeError(f"'frame' object has no attribute {name!r}", name=name, obj=self)
+        raise GraphBreak("unknown-c-function", f"{name} of a frame is read")
+
+
+def _caller(frame: Frame | None) -> Frame:
+    if frame is None or frame.parent is None:
+        raise GraphBreak("unknown-c-function", "a frame outside the captured call is read")
+    return frame.parent
+
+
+def _frame_at(machine: Machine, depth: int) -> Frame:
+    frame = machine.frame
+    assert frame is not None
+    for _ in range(depth):
+        frame = _caller(frame)
+    return frame
+
+
+@substitute_for(sys._getframe)
+def _getframe(machine: Machine, args: Any, kwargs: Any) -> Any:
+    return FrameView(_frame_at(machine, *args, **kwargs) if args else _frame_at(machine, 0))
+
+
+if sys.version_info >= (3, 12):
+
+    @substitute_for(sys._getframemodulename)  # type: ignore[attr-defined]
+    def _getframemodulename(machine: Machine, args: Any, kwargs: Any) -> Any:
+        frame = _frame_at(machine, args[0] if args else kwargs.get("depth", 0))
+        try:
+            return load_global_value(machine, frame.globals, "__name__")
+        except KeyError:
+            return None

@@ -18,10 +18,16 @@ Tensors may stand where an operator takes a number:
 
 Eager reads the number out of the tensor. Capture has no number to read, so it writes the call as
 operators that take tensors. In a frame that is captured whole the number is unbacked.
+
+Decimals, dates and times are values too. One that existed before the call is guarded by what it
+pickles as. Decimals are computed in the context of the thread: its settings are guarded, and the
+flags that the frame raises are raised in each call.
 """
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -29,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, readable
+from flambeau_capture.record import CallSideEffect, Const
 from flambeau_capture.sources import CallOf, Source
 from flambeau_prims.concrete_sizes import concrete
 from flambeau_prims.size_floats import FloatExpr, as_float, float_of, is_float_symbol, number_hint
@@ -37,8 +44,10 @@ from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flambeau_capture.interpreter.protocols import Args, CallTape, Kwargs
-    from flambeau_capture.record import DynamicDims
+    from flambeau_capture.interpreter.protocols import Args, CallTape, Kwargs, Recorder
+    from flambeau_capture.record import DynamicDims, SideEffect
+    from flambeau_capture.sources import Source
+
 
 _INT32 = 2**31
 _NAMES = {"math": math, "min": min, "max": max, "float": float, "abs": abs}
@@ -166,3 +175,79 @@ def call_on_tensors(tape: CallTape, name: str, args: Args, kwargs: Kwargs) -> An
     combined = "sub" if stem.startswith("sub") else "add"
     rest = {key: value for key, value in kwargs.items() if key != factor_name}
     return tape.call_method(f"{combined}{name[len(stem) :]}", (receiver, term), rest)
+
+
+VALUE_TYPES: frozenset[type] = frozenset(
+    {
+        datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone,
+        decimal.Decimal,
+    }
+)  # fmt: skip
+_PARTS = (bytes, int, str)
+
+
+def guard_value(machine: Recorder, value: Any, source: Source) -> bool:
+    """Guard what a value is; False where it holds an object of the program, as a time zone."""
+    packed = _packed(value)
+    if not all(type(part) in _PARTS for part in packed):
+        return False
+    machine.guard("EQUALS", CallOf(_packed, (source,)), packed)
+    if type(value) is decimal.Decimal:
+        enter_context(machine)
+    return True
+
+
+def _packed(value: Any) -> tuple[Any, ...]:
+    if type(value) is datetime.timezone:
+        return repr(value), str(value)
+    parts: tuple[Any, ...] = value.__reduce_ex__(4)[1]
+    return parts
+
+
+class DecimalContext:
+    """The thread's context while a capture computes in a copy of it."""
+
+    def __init__(self) -> None:
+        self.real: decimal.Context | None = None
+
+
+def enter_context(machine: Recorder) -> None:
+    """Compute decimals in a copy of the thread's context from now on."""
+    state = machine.state_of(DecimalContext)
+    if state.real is None:
+        machine.guard("EQUALS", CallOf(_settings, ()), _settings())
+        state.real = decimal.getcontext()
+        own = state.real.copy()
+        own.clear_flags()
+        decimal.setcontext(own)
+
+
+def leave_context(machine: Recorder) -> None:
+    """Give the thread its context back."""
+    state = machine.state_of(DecimalContext)
+    if state.real is not None:
+        decimal.setcontext(state.real)
+        state.real = None
+
+
+def _settings() -> tuple[Any, ...]:
+    context = decimal.getcontext()
+    traps = [signal.__name__ for signal, is_trapped in context.traps.items() if is_trapped]
+    return (
+        context.prec, context.rounding, context.Emin, context.Emax, context.capitals,
+        context.clamp, *traps,
+    )  # fmt: skip
+
+
+def context_flags(machine: Recorder) -> list[SideEffect]:
+    """The flags that the frame has raised in the context."""
+    if machine.state_of(DecimalContext).real is None:
+        return []
+    raised = tuple(signal for signal, is_up in decimal.getcontext().flags.items() if is_up)
+    return [CallSideEffect(_raise_flags, (Const(raised),))] if raised else []
+
+
+def _raise_flags(signals: tuple[Any, ...]) -> None:
+    flags = decimal.getcontext().flags
+    for signal in signals:
+        flags[signal] = True

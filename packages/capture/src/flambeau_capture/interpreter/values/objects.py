@@ -31,7 +31,6 @@ from flambeau_capture.interpreter.values.classes import (
     lookup,
     slot_values,
 )
-from flambeau_capture.interpreter.values.decimals import VALUE_TYPES, guard_value
 from flambeau_capture.interpreter.values.deferred_strings import given_text
 from flambeau_capture.interpreter.values.keys import known_key
 from flambeau_capture.interpreter.values.lazy_values import (
@@ -42,6 +41,7 @@ from flambeau_capture.interpreter.values.lazy_values import (
     LazyValue,
     expected_use,
 )
+from flambeau_capture.interpreter.values.numbers import VALUE_TYPES, guard_value
 from flambeau_capture.interpreter.values.program_functions import wrap_function
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import (
