@@ -1,6 +1,6 @@
 """Flambeau beside eager and both of torch.compile's modes on a GPU: times and peak memory.
 
-Each case runs in a process of its own: `python -m tools.bench.gpu CASE CANDIDATE...`, JSON on
+Each case runs in a separate process: `python -m tools.bench.gpu CASE CANDIDATE...`, JSON on
 stdout.
 """
 

@@ -570,7 +570,7 @@ static PyObject *executor_trace(PyObject *self, PyObject *const *args, Py_ssize_
 
 /* 7. The type */
 
-static int64_t *copy_ints(PyObject *bytes, Py_ssize_t *n)
+int64_t *executor_copy_ints(PyObject *bytes, Py_ssize_t *n)
 {
     char *data;
     Py_ssize_t size;
@@ -607,10 +607,10 @@ static PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->name = PyMem_Malloc(strlen(name) + 1);
     if (self->name == NULL) goto failed;
     strcpy(self->name, name);
-    if (!(self->code = copy_ints(code, &self->n_code)) || !(self->values = copy_ints(values, &self->n_values)) ||
-        !(self->postfix = copy_ints(postfix, &self->n_postfix)) || !(self->copies = copy_ints(copies, &self->n_copies)) ||
-        !(self->symbols = copy_ints(symbols, &self->n_symbols)) || !(self->inputs = copy_ints(inputs, &self->n_inputs)) ||
-        !(self->outputs = copy_ints(outputs, &self->n_outputs)) || !(self->mutated = copy_ints(mutated, &self->n_mutated)))
+    if (!(self->code = executor_copy_ints(code, &self->n_code)) || !(self->values = executor_copy_ints(values, &self->n_values)) ||
+        !(self->postfix = executor_copy_ints(postfix, &self->n_postfix)) || !(self->copies = executor_copy_ints(copies, &self->n_copies)) ||
+        !(self->symbols = executor_copy_ints(symbols, &self->n_symbols)) || !(self->inputs = executor_copy_ints(inputs, &self->n_inputs)) ||
+        !(self->outputs = executor_copy_ints(outputs, &self->n_outputs)) || !(self->mutated = executor_copy_ints(mutated, &self->n_mutated)))
         goto failed;
     return (PyObject *)self;
 failed:

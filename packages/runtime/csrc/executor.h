@@ -54,4 +54,7 @@ int executor_count_unversioned(const Executor *ex, PyObject *const *args);
 /* Bump the version counters of mutated inputs; `unversioned` is what executor_count_unversioned said. */
 int executor_bump_versions(const Executor *ex, PyObject *const *args, int unversioned);
 
+/* A copy of packed int64 values, to be freed by PyMem_Free, and their number; NULL with an exception set. */
+int64_t *executor_copy_ints(PyObject *bytes, Py_ssize_t *n);
+
 #endif

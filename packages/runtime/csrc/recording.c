@@ -302,16 +302,6 @@ PyObject *recording_replay(Recording *r, PyObject *const *args)
 
 /* 4. The type */
 
-static int64_t *ints_of(PyObject *bytes, Py_ssize_t *n)
-{
-    const Py_ssize_t size = PyBytes_GET_SIZE(bytes);
-    int64_t *made = PyMem_Malloc(size + 1);
-    if (made == NULL) return (int64_t *)PyErr_NoMemory();
-    memcpy(made, PyBytes_AS_STRING(bytes), size);
-    *n = size / (Py_ssize_t)sizeof(int64_t);
-    return made;
-}
-
 static void *zeroed(Py_ssize_t count, size_t size)
 {
     void *made = PyMem_Calloc(count + 1, size);
@@ -322,13 +312,13 @@ static void *zeroed(Py_ssize_t count, size_t size)
 static int set_memories(Recording *self, PyObject *inputs, PyObject *fresh, Py_ssize_t n_fresh)
 {
     Py_ssize_t n_given, n;
-    int64_t *given = ints_of(inputs, &n_given);
+    int64_t *given = executor_copy_ints(inputs, &n_given);
     if (given == NULL) return -1;
     self->n_inputs = n_given / 2;
     self->n_fresh = n_fresh;
     self->memories = zeroed(self->n_inputs + n_fresh, sizeof *self->memories);
     self->fresh = zeroed(n_fresh, sizeof *self->fresh);
-    self->fresh_ints = ints_of(fresh, &n);
+    self->fresh_ints = executor_copy_ints(fresh, &n);
     if (self->memories != NULL && self->fresh != NULL && self->fresh_ints != NULL) {
         for (Py_ssize_t i = 0; i < self->n_inputs; i++)
             self->memories[i] = (Memory){.kind = (enum InputKind)given[2 * i], .address = (char *)(uintptr_t)given[2 * i + 1]};
@@ -376,7 +366,7 @@ static int set_sites(Recording *self, PyObject *launches)
 static int set_uses(Recording *self, PyObject *uses)
 {
     Py_ssize_t n;
-    int64_t *given = ints_of(uses, &n);
+    int64_t *given = executor_copy_ints(uses, &n);
     if (given == NULL) return -1;
     self->n_uses = n / 4;
     self->uses = zeroed(self->n_uses, sizeof *self->uses);
@@ -394,7 +384,7 @@ static int set_uses(Recording *self, PyObject *uses)
 static int set_copies(Recording *self, PyObject *copies)
 {
     Py_ssize_t n;
-    int64_t *given = ints_of(copies, &n);
+    int64_t *given = executor_copy_ints(copies, &n);
     if (given == NULL) return -1;
     self->n_copies = n / 3;
     self->copies = zeroed(self->n_copies, sizeof *self->copies);
@@ -440,7 +430,7 @@ static int set_outputs(Recording *self, PyObject *outputs, Py_ssize_t n_outputs)
     Py_ssize_t n;
     self->n_outputs = n_outputs;
     self->outputs = zeroed(n_outputs, sizeof *self->outputs);
-    self->output_ints = ints_of(outputs, &n);
+    self->output_ints = executor_copy_ints(outputs, &n);
     if (self->outputs == NULL || self->output_ints == NULL) return -1;
     const int64_t *at = self->output_ints;
     for (Py_ssize_t i = 0; i < n_outputs; i++, at += 5 + 2 * at[4])
@@ -473,7 +463,7 @@ static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     int status = cuda_driver.device_get(&handle, device);
     if (!status) status = cuda_driver.primary_retain(&self->context, handle);
     if (status) cuda_failed(status, "opening the device");
-    else if (self->keep != NULL && (self->symbols = ints_of(symbols, &self->n_symbols)) != NULL &&
+    else if (self->keep != NULL && (self->symbols = executor_copy_ints(symbols, &self->n_symbols)) != NULL &&
              !set_memories(self, inputs, fresh, n_fresh) && !set_sites(self, launches) && !set_uses(self, uses) &&
              !set_copies(self, copies) && !set_pinned(self, pinned) && !set_outputs(self, outputs, n_outputs))
         return (PyObject *)self;

@@ -467,7 +467,7 @@ def byte_size(tensor: Tensor) -> Dim:
 
 def keeps_memory(tensor: Tensor, old: Tensor) -> bool:
     """Whether an allocation that reuses `old` gets the same memory: a buffer of another dtype is
-    freed and allocated anew, which the allocator serves from its cache.
+    freed, and another one allocated.
     """
     return tensor.dtype == old.dtype
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from flambeau_runtime.graph_launch import policy as policy_module
+from flambeau_runtime.graph_launch.device import Gpu
 from flambeau_runtime.graph_launch.policy import (
     COPIED_BYTES,
     COPY_RATE,
@@ -52,9 +53,9 @@ class FakeGpu:
     host: float = SECOND
     device: float | None = 0.0
     timed_calls: int = 0
-    settings: tuple[Any, ...] = ()
+    settings: tuple[Any, ...] | None = ()
 
-    def read_settings(self) -> tuple[Any, ...]:
+    def read_settings(self) -> tuple[Any, ...] | None:
         return self.settings
 
     def current_stream(self) -> int:
@@ -256,6 +257,23 @@ def test_other_settings_of_libraries_are_another_situation() -> None:
     rig.gpu.settings = ("high",)
     assert set(rig.calls(TIMED_CALL, X)) == {PLAIN}
     assert (rig(X), len(rig.recorder.asked)) == (REPLAYED, 2)
+
+
+def test_settings_that_torch_does_not_tell_are_launched_plainly() -> None:
+    rig = Rig(always=True)
+    rig.gpu.settings = None
+    assert set(rig.calls(TIMED_CALL + 3, X)) == {PLAIN}
+    assert not rig.recorder.asked
+
+
+def test_a_setting_that_raises_makes_all_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    gpu = Gpu(SimpleNamespace(), 0, calls_libraries=True)
+    assert gpu.read_settings() is not None
+    monkeypatch.setattr(gpu, "settings", (lambda: True, refuse))
+    assert gpu.read_settings() is None
 
 
 def test_sizes_that_come_once_are_never_recorded() -> None:

@@ -36,7 +36,10 @@ def launcher_of(program: Program, executor: Any, core: ModuleType, options: Runt
     """The executor, behind a launcher if the Program can be launched as a CUDA graph and the
     options allow it.
     """
-    if why_plain(program, options) is not None or core.use_count(torch.empty(1)) is None:
+    reason = why_plain(program, options)
+    if reason is not None and options.cuda_graphs == "always":
+        _LOG.warning("%s is launched kernel by kernel: %s", program.name, reason)
+    if reason is not None or core.use_count(torch.empty(1)) is None:
         return executor
     gpus = (torch.device(tensor.device) for tensor in program.tensors)
     index = next(gpu.index or 0 for gpu in gpus if gpu.type == "cuda")
@@ -54,11 +57,7 @@ def why_plain(program: Program, options: RuntimeOptions) -> str | None:
     """Why a Program is never launched as a CUDA graph under these options; None if it may be."""
     if options.cuda_graphs == "never":
         return "the option cuda_graphs asks for it"
-    always = options.cuda_graphs == "always"
-    reason = refusal(program, any_operator=always)
-    if reason is not None and always:
-        _LOG.warning("%s is launched kernel by kernel: %s", program.name, reason)
-    return reason
+    return refusal(program, any_operator=options.cuda_graphs == "always")
 
 
 def describe_launch(program: Program, run: Any, options: RuntimeOptions) -> str | None:

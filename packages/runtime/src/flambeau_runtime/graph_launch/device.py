@@ -52,9 +52,14 @@ class Gpu:
         self.index = index
         self.settings = LIBRARY_SETTINGS if calls_libraries else ()
 
-    def read_settings(self) -> tuple[Any, ...]:
-        """What libraries' kernels depend on now."""
-        return tuple(read() for read in self.settings)
+    def read_settings(self) -> tuple[Any, ...] | None:
+        """What libraries' kernels depend on now; None where torch refuses to say, as after its old
+        and its new names for TF32 were both set.
+        """
+        try:
+            return tuple(read() for read in self.settings)
+        except RuntimeError:
+            return None
 
     def current_stream(self) -> int:
         """The handle of the stream that a call is launched on."""

@@ -145,6 +145,8 @@ class LaunchPolicy:
     def _call(self, stream: int, args: Sequence[Any]) -> tuple[Any, ...]:
         symbols = self.core.read_symbols(self.executor, *args)
         settings = self.gpu.read_settings()
+        if settings is None:  # the launcher could not tell which recording serves
+            return self.executor(*args)
         situation = self._situation((stream, symbols, settings))
         situation.calls += 1
         if situation.verdict is not None:

@@ -79,8 +79,8 @@ class Arena:
 
 
 def allocates_from_a_pool(device: int) -> bool:
-    """Whether the caller has told the thread to allocate from a pool of memory: a recording's own
-    memory would come from there.
+    """Whether the thread allocates from a memory pool of the caller, where the recording's own
+    memory would then be.
     """
     probe = torch.empty(1, dtype=torch.uint8, device=f"cuda:{device}").data_ptr()
     return any(
@@ -268,7 +268,7 @@ def _torch_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
         # The beginning of a capture resets generator state on the device that earlier replays read.
         arena.side.wait_stream(home)
         try:
-            # With a pool of its own: one whose graphs are all gone cannot be captured into again.
+            # With a new pool: one whose graphs are all gone cannot be captured into again.
             graph.capture_begin(capture_error_mode="thread_local")
             made = _Graph(replay=graph.replay, keep=graph)
             yield made
@@ -330,7 +330,7 @@ class _Capture:
     # Inputs
 
     def _stage(self, position: int) -> None:
-        """Have the graph copy an input into memory of its own before anything else."""
+        """Have the graph copy an input into its own memory before anything else."""
         source = self.args[position]
         bytes_spanned = _span(source) * source.element_size()
         if bytes_spanned == 0:
