@@ -137,8 +137,7 @@ def gpu(arguments: argparse.Namespace, table: Table) -> None:
 def memory(arguments: argparse.Namespace, table: Table) -> None:
     """Peak memory of eager and both modes of both compilers on a GPU."""
     cases = arguments.case or list(GPU_CASES)
-    fill_caches(cases, CANDIDATES, arguments.jobs)
-    fill(table, *memory_table(cases))
+    fill(table, *memory_table(cases, arguments.jobs))
 
 
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
@@ -169,7 +168,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=(*CASES, *GPU_CASES))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
-    parser.add_argument("--jobs", type=int, default=4, help="processes that fill caches")
+    parser.add_argument("--jobs", type=int, default=4, help="processes at once, untimed")
     parser.add_argument("--rounds", type=int, default=30, help="turns of each candidate")
     arguments = parser.parse_args()
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")

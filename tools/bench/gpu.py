@@ -112,12 +112,18 @@ def time_table(cases: Sequence[str], rounds: int) -> tuple[list[str], list[list[
     return ["case", *headings, "to best", "ro to best"], rows
 
 
-def memory_table(cases: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The peak of allocated MB of each candidate, alone in its process."""
-    rows = []
-    for case in cases:
-        results = [in_process(case, [name], 1) for name in CANDIDATES]
-        rows.append([case, *("-" if one is None else f"{one['peak']:.0f}" for one in results)])
+def memory_table(cases: Sequence[str], jobs: int) -> tuple[list[str], list[list[str]]]:
+    """The peak of allocated MB of each candidate, alone in its process, `jobs` at a time."""
+
+    def peak(case: str, name: str) -> str:
+        result = in_process(case, [name], 1)
+        return "-" if result is None else f"{result['peak']:.0f}"
+
+    with ThreadPoolExecutor(jobs) as pool:
+        peaks = [[pool.submit(peak, case, name) for name in CANDIDATES] for case in cases]
+        rows = [
+            [case, *(one.result() for one in row)] for case, row in zip(cases, peaks, strict=True)
+        ]
     return ["case", *(f"{name} MB" for name in CANDIDATES)], rows
 
 
