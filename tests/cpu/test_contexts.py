@@ -297,6 +297,43 @@ def test_states_around_the_call_are_guarded(backend: str) -> None:
     assert len(kinds(compiled)) == 5
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_the_kernels_of_attention_around_the_call_are_guarded(backend: str) -> None:
+    def attend(x: torch.Tensor) -> Any:
+        return F.scaled_dot_product_attention(x, x, x)
+
+    compiled = flambeau.compile(attend, backend=backend, fullgraph=True)
+    x = torch.randn(2, 2, 5, 8)
+    for _ in range(2):
+        for kernels in (
+            [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH],
+            [SDPBackend.MATH],
+            [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
+        ):
+            with sdpa_kernel(kernels):
+                torch.testing.assert_close(compiled(x), attend(x))
+    assert kinds(compiled) == ["capture", "recompile", "recompile"]
+
+
+def test_an_order_of_kernels_set_inside_is_restored() -> None:
+    before = torch._C._get_sdp_priority_order()
+
+    def attend(x: torch.Tensor) -> Any:
+        with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
+            y = F.scaled_dot_product_attention(x, x, x)
+            order = torch._C._get_sdp_priority_order()
+        return y, order
+
+    compiled = flambeau.compile(attend, backend="eager", fullgraph=True)
+    x = torch.randn(2, 2, 5, 8)
+    for _ in range(2):
+        got, want = compiled(x), attend(x)
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1] == want[1]
+        assert torch._C._get_sdp_priority_order() == before
+    assert kinds(compiled) == ["capture"]
+
+
 class Counting(TorchFunctionMode):
     """Doubles sines, and counts."""
 

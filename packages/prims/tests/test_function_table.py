@@ -105,6 +105,64 @@ def test_attention_takes_eagers_kernel():
     )
 
 
+@pytest.fixture
+def cudnn_chosen(monkeypatch):
+    """A machine with a GPU whose C++ takes cuDNN's kernel; what it was asked about."""
+    asked = []
+
+    def choose(*tensors, scale=None, enable_gqa=False):
+        asked.append(tensors)
+        return int(torch._C._SDPBackend.CUDNN_ATTENTION)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "_fused_sdp_choice", choose)
+    return asked
+
+
+def test_torch_is_asked_about_the_operands(cudnn_chosen):
+    def fn(q, k, v, mask):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        out = F.scaled_dot_product_attention(q, k, v, mask, 0.1)
+        return out, torch.autograd.Variable._execution_engine.run_backward(
+            (out,),
+            (torch.ones_like(out),),
+            False,
+            False,
+            (q, k, v),
+            allow_unreachable=True,
+            accumulate_grad=False,
+        )
+
+    mask = Spec.of((5, 5), dtype=torch.bool, device=CUDA)
+    tracer = Tracer(device="cuda")
+    inside = Spec.of((2, 5, 3, 16), dtype=HALF, device=CUDA)
+    fakes = [tracer.fake(inside, requires_grad=True) for _ in range(3)] + [tracer.fake(mask)]
+    with FunctionTable(tracer.device), tracer:
+        out, grads = fn(*fakes)
+    ((q, *_, given_mask, dropout, causal),) = cudnn_chosen
+    assert (q.shape, q.stride(), q.dtype) == ((2, 3, 5, 16), (240, 16, 48, 1), HALF)
+    assert q.device == CUDA and q.requires_grad and not given_mask.requires_grad
+    assert (given_mask.dtype, dropout, causal) == (torch.bool, 0.1, False)
+    assert out.stride() == (240, 16, 48, 1)
+    assert [grad.stride() for grad in grads] == [(240, 16, 48, 1)] * 3
+    calls = {str(node.op): node for node in tracer.nodes}
+    forward = calls["aten._scaled_dot_product_cudnn_attention.default"]
+    assert forward.args[3].spec == Spec.of((5, 5), dtype=HALF, device=CUDA)
+    assert forward.args[4:6] == (True, 0.1)
+    assert "aten._scaled_dot_product_cudnn_attention_backward.default" in calls
+
+
+def test_attention_that_eager_refuses_is_no_choice_of_kernels(cudnn_chosen):
+    mask = Spec.of((5, 5), dtype=HALF, device=CUDA)
+    with pytest.raises(RuntimeError, match="is_causal"):
+        run(
+            lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask, is_causal=True),
+            *[heads(HALF)] * 3,
+            mask,
+        )
+    assert not cudnn_chosen
+
+
 def test_attention_backward():
     def fn(q, k, v):
         out = F.scaled_dot_product_attention(q, k, v)

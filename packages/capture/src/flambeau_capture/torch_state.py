@@ -39,6 +39,7 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
     (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
     (torch._C._get_overrideable_sdp_enabled, torch._C._set_sdp_use_overrideable),
+    (torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order),
     (cudnn_flags, set_cudnn_flags),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     (torch.get_default_dtype, torch._C._set_default_dtype),
@@ -122,6 +123,22 @@ def sees_no_program_mode() -> bool:
     return all(type(mode) is DeviceContext for mode in function_modes())
 
 
+def attention_kernels() -> tuple[Any, ...]:
+    """All that eager chooses the kernel of scaled_dot_product_attention by, besides its operands:
+    the kernels that may be taken, which first, and whether results must be deterministic.
+    """
+    return (
+        torch._C._get_math_sdp_enabled(),
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_cudnn_sdp_enabled(),
+        torch._C._get_overrideable_sdp_enabled(),
+        torch._C._get_math_sdp_allow_fp16_bf16_reduction(),
+        torch.are_deterministic_algorithms_enabled(),
+        tuple(torch._C._get_sdp_priority_order()),
+    )
+
+
 def _mode_key(mode: Any) -> Any:
     """The key of equal modes: the device, because each `with torch.device(...)` is new."""
     return str(mode.device) if type(mode) is DeviceContext else weakref.ref(mode)
@@ -144,9 +161,7 @@ EXTRA: dict[str, Callable[[], Any]] = {
     "default_device": torch.get_default_device,
     "num_threads": torch.get_num_threads,
     "float32_matmul_precision": torch.get_float32_matmul_precision,
-    "flash_sdp": torch._C._get_flash_sdp_enabled,
-    "mem_efficient_sdp": torch._C._get_mem_efficient_sdp_enabled,
-    "math_sdp": torch._C._get_math_sdp_enabled,
+    "attention_kernels": attention_kernels,
     "cudnn_enabled": torch._C._get_cudnn_enabled,
     "cudnn_benchmark": torch._C._get_cudnn_benchmark,
     "cudnn_flags": cudnn_flags,

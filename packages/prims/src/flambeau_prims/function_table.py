@@ -17,7 +17,6 @@ up itself.
 
 from __future__ import annotations
 
-import math
 from functools import partial, reduce
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -26,15 +25,12 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from flambeau_prims import symbolic_matmul
+from flambeau_prims import attention_kernels, symbolic_matmul
 from flambeau_prims.autocast import cast_arguments
 from flambeau_prims.fake import FakeTensor
-from flambeau_prims.sizes_node import from_symint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-aten = torch.ops.aten
 
 
 class FunctionTable(TorchFunctionMode):
@@ -338,116 +334,6 @@ def _channel_shuffle(self: Any, groups: int) -> Any:
     return grouped.permute(0, 2, 1, 3).contiguous().reshape(self.shape)
 
 
-# 5. On a GPU: attention
-
-
-def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """scaled_dot_product_attention by a fused kernel of the GPU where one fits, as eager chooses
-    but that cuDNN's is not taken; else the math form, which is C++'s own.
-    """
-    if not isinstance(query, FakeTensor) or not query.is_cuda:
-        return NotImplemented
-    if flash_fits(query, key, value, attn_mask, enable_gqa):
-        return _flash(query, key, value, dropout_p, is_causal, scale)
-    if enable_gqa:
-        key, value = (symbolic_matmul.repeat_heads(query, tensor) for tensor in (key, value))
-    if efficient_fits(query, key, value, attn_mask, is_causal):
-        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
-    composed = dropout_p > 0 or symbolic_matmul.fixes_sizes(query, key, value)
-    if composed and not (is_causal and attn_mask is not None):
-        return symbolic_matmul.math_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale, False
-        )
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
-    )
-
-
-def _fits_any(
-    tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...], grouped: bool = False
-) -> bool:
-    """Both fused kernels need 4-dim tensors of one batch and head count, dense and not empty."""
-    query, key, value = tensors
-    if any(t.dim() != 4 or t.dtype not in dtypes or t.dtype != query.dtype for t in tensors):
-        return False
-    if any(t.stride(-1) != 1 for t in tensors) or any(t.shape[2] == 0 for t in tensors):
-        return False
-    if grouped:
-        return key.shape[1] == value.shape[1] and query.shape[1] % key.shape[1] == 0
-    return all(t.shape[0] == query.shape[0] and t.shape[1] == query.shape[1] for t in (key, value))
-
-
-def flash_fits(
-    query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, grouped: bool = False
-) -> bool:
-    """Whether eager takes the flash kernel: half precision, no mask, equal head sizes up to 256."""
-    if not torch.backends.cuda.flash_sdp_enabled() or mask is not None:
-        return False
-    if not _fits_any((query, key, value), (torch.float16, torch.bfloat16), grouped):
-        return False
-    size = query.shape[3]
-    return size <= 256 and size == key.shape[3] == value.shape[3]
-
-
-def efficient_fits(
-    query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool
-) -> bool:
-    """Whether eager takes the memory-efficient kernel: float32 and masks too, aligned heads."""
-    if not torch.backends.cuda.mem_efficient_sdp_enabled() or (mask is not None and is_causal):
-        return False
-    if not _fits_any((query, key, value), (torch.float16, torch.bfloat16, torch.float32)):
-        return False
-    alignment = 4 if query.dtype is torch.float32 else 8
-    if query.shape[3] % alignment or value.shape[3] % alignment or query.shape[3] != key.shape[3]:
-        return False
-    return mask is None or (mask.stride(-1) == 1 and mask.dtype in (torch.bool, query.dtype))
-
-
-def _flash(
-    query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None
-) -> Any:
-    size = query.shape[3]
-    scale = 1.0 / math.sqrt(size) if scale is None else scale
-    if size % 8:
-        padding = (0, 8 - size % 8)
-        query, key, value = (F.pad(tensor, padding) for tensor in (query, key, value))
-    out = aten._scaled_dot_product_flash_attention(
-        query, key, value, dropout_p, is_causal, False, scale=scale
-    )[0]
-    return out[..., :size] if size % 8 else out
-
-
-def _efficient(
-    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any
-) -> Any:
-    training = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    if mask is not None:
-        mask = symbolic_matmul.additive_mask(mask, query)
-        mask = _aligned(mask).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-        training = training or (torch.is_grad_enabled() and mask.requires_grad)
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, training, dropout_p, is_causal, scale=scale
-    )[0]
-
-
-def _aligned(mask: torch.Tensor) -> torch.Tensor:
-    """The mask in rows of a multiple of 8 elements, as the kernel reads them."""
-    size = from_symint(mask.shape[-1])
-    if isinstance(size, int) and size % 8 == 0:
-        return mask
-    length = mask.shape[-1]
-    return F.pad(mask, (0, -length % 8))[..., :length]
-
-
 ON_GPU: dict[Any, Callable[..., Any]] = {
     **ANYWHERE,
     torch.Tensor.to: _to,
@@ -461,5 +347,5 @@ ON_GPU: dict[Any, Callable[..., Any]] = {
     torch.channel_shuffle: _channel_shuffle,
     torch.dropout: _dropout,
     F.dropout: _functional_dropout,
-    F.scaled_dot_product_attention: attention,
+    F.scaled_dot_product_attention: attention_kernels.attention,
 }

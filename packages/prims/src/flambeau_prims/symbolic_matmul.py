@@ -221,14 +221,16 @@ def math_attention(
     return _multiply(weights, value).to(dtype)
 
 
-def additive_mask(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """A boolean mask as 0 where attended and -inf where not; other masks as they are."""
+def additive_mask(
+    mask: torch.Tensor, query: torch.Tensor, ignored: float = -math.inf
+) -> torch.Tensor:
+    """A boolean mask as 0 where attended and `ignored` where not; other masks as they are."""
     if mask.dtype is not torch.bool:
         return mask
-    attended, ignored = (
-        torch.scalar_tensor(x, dtype=query.dtype, device=query.device) for x in (0.0, -math.inf)
+    yes, no = (
+        torch.scalar_tensor(x, dtype=query.dtype, device=query.device) for x in (0.0, ignored)
     )
-    return torch.where(mask, attended, ignored)
+    return torch.where(mask, yes, no)
 
 
 def repeat_heads(query: Any, tensor: Any) -> Any:

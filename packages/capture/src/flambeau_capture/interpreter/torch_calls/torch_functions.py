@@ -141,16 +141,33 @@ def _readers() -> dict[int, Any]:
 _READERS = _readers()
 """C functions that only read: run natively, not recorded; the state that they read is guarded."""
 
-_READER_STATES = {
+_ATTENTION_SWITCHES = (
+    "_set_sdp_use_flash",
+    "_set_sdp_use_math",
+    "_set_sdp_use_mem_efficient",
+    "_set_sdp_use_cudnn",
+    "_set_sdp_use_overrideable",
+    "_set_sdp_priority_order",
+)
+
+_STATES = {
     "_get_deterministic_algorithms": "deterministic_algorithms",
     "are_deterministic_algorithms_enabled": "deterministic_algorithms",
-    "_get_flash_sdp_enabled": "flash_sdp", "_get_mem_efficient_sdp_enabled": "mem_efficient_sdp",
-    "_get_math_sdp_enabled": "math_sdp", "_get_cudnn_enabled": "cudnn_enabled",
+    "_get_cudnn_enabled": "cudnn_enabled",
     "_get_cudnn_benchmark": "cudnn_benchmark", "get_num_threads": "num_threads",
     "is_autocast_cache_enabled": "autocast_cache_enabled", "is_anomaly_enabled": "anomaly_mode",
     "_get_float32_matmul_precision": "float32_matmul_precision",
+    "_get_flash_sdp_enabled": "attention_kernels", "_get_math_sdp_enabled": "attention_kernels",
+    "_get_mem_efficient_sdp_enabled": "attention_kernels",
+    "_get_cudnn_sdp_enabled": "attention_kernels",
+    "_get_overrideable_sdp_enabled": "attention_kernels",
+    "_get_sdp_priority_order": "attention_kernels",
+    "scaled_dot_product_attention": "attention_kernels",
+    # A program that sets a switch and then calls depends on the others only, but one state is
+    # simpler than six.
+    **dict.fromkeys(_ATTENTION_SWITCHES, "attention_kernels"),
 }  # fmt: skip
-"""The state (torch_state.py) behind a reader, beyond what every entry guards."""
+"""The state (torch_state.py) that a C function reads, beyond what every entry guards."""
 
 SETTERS = _by_name(
     torch._C,
@@ -165,13 +182,8 @@ SETTERS = _by_name(
         "autocast_increment_nesting",
         "autocast_decrement_nesting",
         "clear_autocast_cache",
-        "_set_sdp_use_flash",
-        "_set_sdp_use_math",
-        "_set_sdp_use_mem_efficient",
         "_set_default_dtype",
-        "_set_sdp_use_cudnn",
-        "_set_sdp_use_overrideable",
-        "_set_sdp_priority_order",
+        *_ATTENTION_SWITCHES,
     ),
 )
 """C functions that set a state of torch: run for real, recorded, undone when the capture ends."""
@@ -191,12 +203,12 @@ def is_torch_builtin(function: Any) -> bool:
 def call_builtin(machine: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A call of a C function of torch."""
     key = id(function)
+    state = _STATES.get(function.__name__)
+    if state is not None:
+        machine.depend_on_state(state)
     if key in SETTERS:
         return machine.tape.call_state(function, args, kwargs)
     if key in _READERS:
-        state = _READER_STATES.get(function.__name__)
-        if state is not None:
-            machine.depend_on_state(state)
         return function(*args, **kwargs)
     return machine.tape.call_function(function, args, kwargs)
 

@@ -1,0 +1,243 @@
+"""scaled_dot_product_attention on a GPU: by the kernel that eager takes.
+
+    F.scaled_dot_product_attention(q, k, v, mask)  ->  aten._scaled_dot_product_..._attention(...)
+
+Eager's C++ chooses among the kernels of cuDNN, flash attention, memory-efficient attention and the
+math form. It looks at the operands' geometry and dtypes, at which of them need gradients, at the
+switches of `torch.backends.cuda` and `torch.nn.attention.sdpa_kernel`, at the versions of its
+libraries and at the GPU. Where there is a GPU, C++ itself is asked (`torch._fused_sdp_choice`)
+about tensors without memory. Where there is none, `modelled_kernel` stands in.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional as F
+
+from flambeau_prims import symbolic_matmul
+from flambeau_prims.fake import FakeTensor
+from flambeau_prims.sizes_node import from_symint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+aten = torch.ops.aten
+
+SDPBackend = torch._C._SDPBackend
+
+_HALVES = (torch.float16, torch.bfloat16)
+_CUDNN_FILLS_FINITE = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 12)
+"""Whether eager converts a boolean mask for cuDNN to a finite number where it masks: a row without
+any attended key then attends to all keys alike.
+"""
+_LEAST_HALF = -65504.0
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """scaled_dot_product_attention by the kernel that eager chooses; the math form is C++'s own,
+    unless it would draw as on a CPU or fix symbolic sizes.
+    """
+    if not isinstance(query, FakeTensor) or not query.is_cuda:
+        return NotImplemented
+    operands = (query, key, value, attn_mask)
+    invalid = is_causal and attn_mask is not None
+    chosen = SDPBackend.MATH
+    if not invalid:
+        chosen = choose_kernel(operands, dropout_p, is_causal, scale, enable_gqa)
+    if chosen == SDPBackend.CUDNN_ATTENTION:
+        return _cudnn(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if chosen == SDPBackend.FLASH_ATTENTION:
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    if enable_gqa:
+        key, value = (symbolic_matmul.repeat_heads(query, tensor) for tensor in (key, value))
+        if not invalid and dropout_p == 0:
+            # Eager's efficient kernel takes no grouped heads, but once they are repeated it may.
+            operands = (query, key, value, attn_mask)
+            chosen = choose_kernel(operands, dropout_p, is_causal, scale, False)
+    if chosen == SDPBackend.EFFICIENT_ATTENTION:
+        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if not invalid and (dropout_p > 0 or symbolic_matmul.fixes_sizes(query, key, value)):
+        return symbolic_matmul.math_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale, False
+        )
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )
+
+
+# 1. The choice
+
+
+def choose_kernel(
+    operands: tuple[Any, Any, Any, Any],
+    dropout_p: float,
+    is_causal: bool,
+    scale: Any,
+    grouped: bool,
+) -> Any:
+    """The kernel, a torch.nn.attention.SDPBackend, that eager takes for query, key, value and mask.
+
+    Raises RuntimeError as eager does if the switches leave none that fits.
+    """
+    if not torch.cuda.is_available():
+        return modelled_kernel(*operands, is_causal, grouped)
+    query, key, value, mask = map(_without_memory, operands)
+    with torch._C._DisableTorchDispatch():
+        return SDPBackend(
+            torch._fused_sdp_choice(
+                query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
+            )
+        )
+
+
+class _WithoutMemory(torch.Tensor):
+    """A tensor of a device that C++ can ask for its geometry, and for nothing else."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise RuntimeError(f"{func} was called on a tensor without memory")
+
+
+def _without_memory(fake: Any) -> Any:
+    if not isinstance(fake, FakeTensor):
+        return fake
+    return torch.Tensor._make_wrapper_subclass(  # type: ignore[call-arg]
+        _WithoutMemory,
+        fake.shape,
+        fake.stride(),
+        fake.storage_offset(),
+        None,
+        fake.dtype,
+        torch.strided,
+        fake.spec.device,
+        False,
+        fake.requires_grad,
+    )
+
+
+def modelled_kernel(
+    query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool, grouped: bool
+) -> Any:
+    """Eager's choice on a Hopper GPU, as far as it is known without one: no order of preference,
+    and cuDNN's kernel never.
+    """
+    if _flash_fits(query, key, value, mask, grouped):
+        return SDPBackend.FLASH_ATTENTION
+    if grouped:
+        key, value = (symbolic_matmul.repeat_heads(query, tensor) for tensor in (key, value))
+    if _efficient_fits(query, key, value, mask, is_causal):
+        return SDPBackend.EFFICIENT_ATTENTION
+    return SDPBackend.MATH
+
+
+def _fits_any(
+    tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...], grouped: bool = False
+) -> bool:
+    """Both fused kernels need 4-dim tensors of one batch and head count, dense and not empty."""
+    query, key, value = tensors
+    if any(t.dim() != 4 or t.dtype not in dtypes or t.dtype != query.dtype for t in tensors):
+        return False
+    if any(t.stride(-1) != 1 for t in tensors) or any(t.shape[2] == 0 for t in tensors):
+        return False
+    if grouped:
+        return key.shape[1] == value.shape[1] and query.shape[1] % key.shape[1] == 0
+    return all(t.shape[0] == query.shape[0] and t.shape[1] == query.shape[1] for t in (key, value))
+
+
+def _flash_fits(
+    query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, grouped: bool
+) -> bool:
+    """Half precision, no mask, equal head sizes up to 256."""
+    if not torch.backends.cuda.flash_sdp_enabled() or mask is not None:
+        return False
+    if not _fits_any((query, key, value), _HALVES, grouped):
+        return False
+    size = query.shape[3]
+    return size <= 256 and size == key.shape[3] == value.shape[3]
+
+
+def _efficient_fits(
+    query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool
+) -> bool:
+    """float32 and masks too, aligned heads."""
+    if not torch.backends.cuda.mem_efficient_sdp_enabled() or (mask is not None and is_causal):
+        return False
+    if not _fits_any((query, key, value), (*_HALVES, torch.float32)):
+        return False
+    alignment = 4 if query.dtype is torch.float32 else 8
+    if query.shape[3] % alignment or value.shape[3] % alignment or query.shape[3] != key.shape[3]:
+        return False
+    return mask is None or (mask.stride(-1) == 1 and mask.dtype in (torch.bool, query.dtype))
+
+
+# 2. The calls, as eager's C++ makes them
+
+
+def _cudnn(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any
+) -> Any:
+    if mask is not None:
+        fill = _LEAST_HALF if _CUDNN_FILLS_FINITE else -math.inf
+        # The kernel reads every mask as the query's dtype.
+        mask = symbolic_matmul.additive_mask(mask, query, fill).to(query.dtype)
+    kept = _needs_grad(query, key, value)
+    return aten._scaled_dot_product_cudnn_attention(
+        query, key, value, mask, kept, dropout_p, is_causal, False, scale=scale
+    )[0]
+
+
+def _flash(
+    query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None
+) -> Any:
+    size = query.shape[3]
+    scale = 1.0 / math.sqrt(size) if scale is None else scale
+    if size % 8:
+        padding = (0, 8 - size % 8)
+        query, key, value = (F.pad(tensor, padding) for tensor in (query, key, value))
+    out = aten._scaled_dot_product_flash_attention(
+        query, key, value, dropout_p, is_causal, False, scale=scale
+    )[0]
+    return out[..., :size] if size % 8 else out
+
+
+def _efficient(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any
+) -> Any:
+    kept = _needs_grad(query, key, value)
+    if mask is not None:
+        mask = symbolic_matmul.additive_mask(mask, query)
+        mask = _aligned(mask).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        kept = kept or _needs_grad(mask)
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, kept, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _needs_grad(*tensors: Any) -> bool:
+    """Whether the logarithms of the softmax's denominators are kept for a backward."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """The mask in rows of a multiple of 8 elements, as the kernel reads them."""
+    size = from_symint(mask.shape[-1])
+    if isinstance(size, int) and size % 8 == 0:
+        return mask
+    length = mask.shape[-1]
+    return F.pad(mask, (0, -length % 8))[..., :length]
