@@ -7,6 +7,7 @@ python -m tools.bench dynamic                          first call with dynamic=T
 ... --device cuda                                      the same on a GPU
 python -m tools.bench gpu [--case bert_1x8 ...]        ms per call on a GPU, both modes of each
 python -m tools.bench memory [--case bert_1x8 ...]     peak memory on a GPU
+python -m tools.bench kernels [--case softmax ...]     single kernels on a GPU: us, and bandwidth
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from rich.table import Table
 from tools.bench.cases import CASES
 from tools.bench.gpu import CANDIDATES, fill_caches, memory_table, time_table
 from tools.bench.gpu_cases import GPU_CASES
+from tools.bench.kernel_cases import KERNEL_CASES
+from tools.bench.kernels import kernel_table
 from tools.bench.timing import cold, interleave
 
 if TYPE_CHECKING:
@@ -140,6 +143,12 @@ def memory(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *memory_table(cases, arguments.jobs))
 
 
+def kernels(arguments: argparse.Namespace, table: Table) -> None:
+    """Single kernels on a GPU beside eager and torch.compile."""
+    cases = arguments.case or list(KERNEL_CASES)
+    fill(table, *kernel_table(cases, arguments.rounds, arguments.jobs))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -162,10 +171,11 @@ def main() -> None:
         "dynamic": dynamic,
         "gpu": gpu,
         "memory": memory,
+        "kernels": kernels,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
-    parser.add_argument("--case", action="append", choices=(*CASES, *GPU_CASES))
+    parser.add_argument("--case", action="append", choices=(*CASES, *GPU_CASES, *KERNEL_CASES))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
     parser.add_argument("--jobs", type=int, default=4, help="processes at once, untimed")

@@ -39,11 +39,12 @@ def compiled(candidate: str, program: Any) -> Any:
 
 
 def measure(case_name: str, candidates: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Seconds a call of each candidate, called in turn; the process's peak of allocated MB; how
-    Flambeau launches.
+    """Seconds a call of each candidate, called in turn; the peak of allocated MB from the first
+    call on; how Flambeau launches.
     """
     torch.manual_seed(0)
     case = GPU_CASES[case_name]("cuda")
+    torch.cuda.reset_peak_memory_stats()  # from here on: memory that recordings keep counts, too
     with torch.set_grad_enabled(case.training):
         programs = {name: compiled(name, case.program) for name in candidates}
         calls: dict[str, Callable[[], object]] = {
@@ -53,7 +54,6 @@ def measure(case_name: str, candidates: Sequence[str], rounds: int) -> dict[str,
             for _ in range(8):
                 call()
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
         seconds = interleave(calls, device="cuda", rounds=rounds) if rounds else {}
     launches: list[str] = []
     for name, program in programs.items():

@@ -1,0 +1,176 @@
+"""Single kernels on a GPU: device time beside eager and torch.compile, and the share of the
+bandwidth of a plain copy.
+
+Each run of a candidate follows a write that clears the L2 cache, which also hides the host's time
+of the launch. `python -m tools.bench.kernels CASE...` times some cases in this process, JSON on
+stdout, a line a case.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tools.bench.kernel_cases import KERNEL_CASES
+from tools.checks.command import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tools.bench.kernel_cases import KernelCase
+
+CANDIDATES = ("eager", "flambeau", "torch")
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return (
+        [one for item in value for one in tensors(item)] if isinstance(value, list | tuple) else []
+    )
+
+
+def least_bytes(case: KernelCase, arguments: Sequence[Any]) -> int:
+    """The bytes that a call must move: inputs read, results and gradients written."""
+    if case.bytes is not None:
+        return case.bytes
+    read = tensors(list(arguments))
+    with torch.no_grad():
+        written = tensors(case.function(*arguments))
+    total = sum(one.numel() * one.element_size() for one in (*read, *written))
+    if case.training:  # the gradient of each result is read, that of each input is written
+        total += sum(
+            one.numel() * one.element_size() for one in (*read, *written) if one.is_floating_point()
+        )
+    return total
+
+
+def call_of(case: KernelCase, function: Any, arguments: Sequence[Any]) -> Callable[[], object]:
+    """One run of a candidate."""
+    if not case.training:
+        return lambda: function(*arguments)
+    leaves = [
+        one.detach().requires_grad_() if torch.is_floating_point(one) else one for one in arguments
+    ]
+    inputs = [one for one in leaves if one.requires_grad]
+    with torch.no_grad():
+        tangent = torch.randn_like(case.function(*arguments))
+    return lambda: torch.autograd.grad(function(*leaves), inputs, tangent)
+
+
+def device_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds on the device of each candidate, with a cold L2 cache, in turn."""
+    flush = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+    pairs: dict[str, list[Any]] = {name: [] for name in calls}
+    for name, call in calls.items():
+        for _ in range(6):
+            call()
+        pairs[name] = []
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            flush.zero_()
+            flush.zero_()
+            start.record()
+            call()
+            end.record()
+            pairs[name].append((start, end))
+    torch.cuda.synchronize()
+    return {
+        name: statistics.median(start.elapsed_time(end) for start, end in each) * 1e-3
+        for name, each in pairs.items()
+    }
+
+
+def warm(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Compile only."""
+    for call in calls.values():
+        call()
+    return {}
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Seconds of each candidate and the bytes that a call moves at least."""
+    import flambeau
+
+    case = KERNEL_CASES[name]
+    torch.manual_seed(0)
+    arguments = case.inputs("cuda")
+    with torch.set_grad_enabled(case.training):
+        functions = {
+            "eager": case.function,
+            "flambeau": flambeau.compile(case.function),
+            "torch": torch.compile(case.function),
+        }
+        calls = {key: call_of(case, each, arguments) for key, each in functions.items()}
+        seconds = device_seconds(calls, rounds) if rounds else warm(calls)
+    return {"case": name, "seconds": seconds, "bytes": least_bytes(case, arguments)}
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second of a copy on the device, read and written."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    seconds = device_seconds({"copy": lambda: target.copy_(source)}, 20)["copy"]
+    return 2 * source.numel() / seconds
+
+
+def in_process(cases: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """`measure` of some cases in one fresh process; those that fail are printed and left out."""
+    command = [sys.executable, "-m", "tools.bench.kernels", str(rounds), *cases]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0 or '"error"' in done.stdout:
+        print(done.stderr[-400:], file=sys.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def kernel_table(cases: Sequence[str], rounds: int, jobs: int) -> tuple[list[str], list[list[str]]]:
+    """Compile everything in `jobs` processes; then time it all in one."""
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda part: in_process(part, 0), (cases[i::jobs] for i in range(jobs))))
+    bandwidth = copy_bandwidth()
+    rows, ratios = [], []
+    for result in in_process(cases, rounds):
+        seconds = result.get("seconds")
+        if not seconds:
+            rows.append([result["case"], result.get("error", "")[:60], *[""] * 5])
+            continue
+        ratios.append(seconds["flambeau"] / seconds["torch"])
+        share = result["bytes"] / seconds["flambeau"] / bandwidth
+        theirs = result["bytes"] / seconds["torch"] / bandwidth
+        rows.append(
+            [
+                result["case"],
+                *(f"{seconds[name] * 1e6:.1f}" for name in CANDIDATES),
+                f"{ratios[-1]:.2f}",
+                f"{share:.2f}",
+                f"{theirs:.2f}",
+            ]
+        )
+    if ratios:
+        mean = statistics.geometric_mean(ratios)
+        rows.append(["geometric mean", "", "", "", f"{mean:.2f}", "", ""])
+    headings = ["case", *(f"{name} us" for name in CANDIDATES)]
+    return [*headings, "to torch", "of copy", "torch of copy"], rows
+
+
+def main() -> None:
+    """Time some cases in this process."""
+    for name in sys.argv[2:]:
+        try:
+            result = measure(name, int(sys.argv[1]))
+        except Exception as error:
+            result = {"case": name, "error": f"{type(error).__name__}: {error}"}
+        torch.cuda.empty_cache()
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
