@@ -19,6 +19,8 @@ from flambeau_runtime.graph_launch.policy import (
     COPY_RATE,
     COPY_SHARE,
     FREE_RECORDINGS,
+    GAIN,
+    GAP,
     HELD,
     HITS_PER_RECORDING,
     KEPT_SITUATIONS,
@@ -30,7 +32,7 @@ from flambeau_runtime.graph_launch.policy import (
     LaunchPolicy,
 )
 from flambeau_runtime.graph_launch.record import CannotRecord, Recorded
-from flambeau_runtime.program import Program, Symbol
+from flambeau_runtime.program import Extern, Program, Symbol
 
 SECOND = 1.0
 
@@ -169,7 +171,12 @@ class Rig:
     """A launcher and its policy, on fakes; `rig(*args)` is how the call was launched."""
 
     def __init__(
-        self, recorder: FakeRecorder | None = None, *, always: bool = False, symbols: int = 0
+        self,
+        recorder: FakeRecorder | None = None,
+        *,
+        always: bool = False,
+        symbols: int = 0,
+        launches: int = 1,
     ) -> None:
         self.gpu = FakeGpu()
         self.recorder = recorder or FakeRecorder()
@@ -182,7 +189,7 @@ class Rig:
             symbols=tuple(Symbol(f"s{at}", at, 0) for at in range(symbols)),
             sources=(),
             kernels=(),
-            steps=(),
+            steps=(Extern("aten.mm.default", ()),) * launches,
             outputs=("y",),
         )
         core: Any = SimpleNamespace(read_symbols=sizes_of)
@@ -239,6 +246,18 @@ def test_a_program_limited_by_the_device_stays_plain() -> None:
     assert rig.launcher.gave_up
     assert not rig.recorder.asked
     assert "the device is the limit (3000.00 ms, the host 1000.00 ms)" in rig.policy.describe()
+
+
+def test_gaps_between_many_short_kernels_count() -> None:
+    launches = 1000
+    rig = Rig(launches=launches)
+    rig.gpu.host = 0.1 * SECOND * GAP * launches
+    rig.gpu.device = 0.9 * GAP * launches / GAIN  # far longer than the host needed
+    assert rig.calls(TIMED_CALL + 1, X) == [PLAIN] * TIMED_CALL + [REPLAYED]
+    longer = Rig(launches=launches)
+    longer.gpu.host = rig.gpu.host
+    longer.gpu.device = 1.1 * GAP * launches / GAIN
+    assert set(longer.calls(10, X)) == {PLAIN}
 
 
 def test_the_time_is_waited_for() -> None:

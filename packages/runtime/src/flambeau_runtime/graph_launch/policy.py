@@ -2,8 +2,9 @@
 
 `csrc/launcher.c` replays a recording that serves a call, and calls the policy for every other call.
 In the default setting ("auto") the first calls are launched plainly and one of them is timed: if
-the device did not need much longer than the host took to launch, the next call is recorded. A
-Program that is limited by the device stays as it is, since a recording would only hold memory. With
+the device did not need much longer than the host took to launch, or if its kernels are so short
+that the gaps between them count, the next call is recorded. A Program that is limited by its
+kernels stays as it is, since a recording would only hold memory. With
 "always" the second call is recorded, without timing.
 
 A recording serves the calls on its stream whose sizes and settings of libraries are equal, whose
@@ -25,6 +26,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from flambeau_runtime.graph_launch.record import CannotRecord, Recorded
+from flambeau_runtime.program import Extern, Launch
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
@@ -43,6 +45,12 @@ HOST_BOUND = 2.0
 LAST_KERNEL = 30e-6
 """A Program is recorded if the device took at most this multiple of the host's time, and the
 seconds that it may need after the last launch: the host has other work beside launching this one.
+"""
+
+GAP = 1.5e-6
+GAIN = 0.03
+"""Seconds between two kernels that a graph saves beside plain launches, and the share of the
+device's time that these gaps must make for a Program to be recorded.
 """
 
 MISSES = 2
@@ -124,6 +132,7 @@ class LaunchPolicy:
         self.made = 0
         self.launcher: Any = None
         self.refusal: str | None = None
+        self.launches = sum(isinstance(step, Launch | Extern) for step in program.steps)
         self._busy = threading.Lock()
 
     def attach(self, launcher: Any) -> None:
@@ -229,7 +238,7 @@ class LaunchPolicy:
         device = timing.device()
         if device is None:
             return False
-        if device <= HOST_BOUND * timing.host + LAST_KERNEL:
+        if device <= HOST_BOUND * timing.host + LAST_KERNEL or self.launches * GAP >= GAIN * device:
             return True
         self._stay_plain(
             situation,
