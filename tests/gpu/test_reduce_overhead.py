@@ -466,20 +466,23 @@ def test_a_memory_pool_of_the_caller(name: str, when: str) -> None:
         assert_launched(compiled, ALWAYS)
     made = len(recordings_of(compiled))
     pool = torch.cuda.MemPool()
-    kept = []
-    with torch.cuda.use_mem_pool(pool):
-        for _ in range(2 * WARM):
+    kept: list[tuple[torch.Tensor, ...]] = []
+    try:
+        with torch.cuda.use_mem_pool(pool):
+            for _ in range(2 * WARM):
+                x = randn(700, 700)
+                kept.append((x, compiled(x), randn(700, 700).fill_(1)))
+        assert len(recordings_of(compiled)) == made, "its memory would be the caller's"
+        for _ in range(WARM):
             x = randn(700, 700)
-            kept.append((x, compiled(x), randn(700, 700).fill_(1)))
-    assert len(recordings_of(compiled)) == made, "its memory would be the caller's"
-    for _ in range(WARM):
-        x = randn(700, 700)
-        close(compiled(x), function(x))
-    for x, got, ones in kept:
-        close(got, function(x))
-        assert (ones == 1).all()
-    assert_launched(compiled, ALWAYS)
-    del x, got, ones, kept  # before the pool
+            close(compiled(x), function(x))
+        for inputs, got, ones in kept:
+            close(got, function(inputs))
+            assert (ones == 1).all()
+        assert_launched(compiled, ALWAYS)
+    finally:  # before the pool, also where an assertion fails: torch ends the process otherwise
+        x = inputs = got = ones = None  # type: ignore[assignment]
+        kept.clear()
 
 
 def test_a_function_that_is_dropped_while_the_caller_captures() -> None:
