@@ -182,8 +182,10 @@ class Recorder:
         """
         _DEFERRED.clear()
         with torch.cuda.device(self.device):  # a pool belongs to the device that is current
+            if allocates_from_a_pool(self.device):
+                return None  # nor is a pool made and dropped inside the caller's
             arena = Arena.of(self.device, stream)
-            if allocates_from_a_pool(self.device) or not arena.busy.acquire(blocking=False):
+            if not arena.busy.acquire(blocking=False):
                 return None
             try:
                 if self.program.private_outputs or in_place:
