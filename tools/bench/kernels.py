@@ -131,10 +131,16 @@ def in_process(cases: Sequence[str], rounds: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+def fill_caches(cases: Sequence[str], jobs: int) -> None:
+    """Compile every case once, in `jobs` processes."""
+    parts = [cases[start::jobs] for start in range(jobs)]
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        list(pool.map(lambda part: in_process(part, 0), filter(None, parts)))
+
+
 def kernel_table(cases: Sequence[str], rounds: int, jobs: int) -> tuple[list[str], list[list[str]]]:
-    """Compile everything in `jobs` processes; then time it all in one."""
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda part: in_process(part, 0), (cases[i::jobs] for i in range(jobs))))
+    """Compile everything in `jobs` processes (0: it is compiled); then time it all in one."""
+    fill_caches(cases, jobs)
     bandwidth = copy_bandwidth()
     rows, ratios = [], []
     for result in in_process(cases, rounds):
