@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from transformers import BertModel
@@ -99,3 +100,75 @@ class Linears(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class ResidualBlock(nn.Module):
+    """Group norm, SiLU and convolution, twice, with an embedding of the time between."""
+
+    def __init__(self, before: int, after: int, embedding: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(16, before), nn.GroupNorm(16, after)
+        self.conv1 = nn.Conv2d(before, after, 3, padding=1)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1)
+        self.time = nn.Linear(embedding, after)
+        self.skip = nn.Conv2d(before, after, 1) if before != after else nn.Identity()
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        y = self.conv1(F.silu(self.norm1(x))) + self.time(F.silu(time))[:, :, None, None]
+        return self.skip(x) + self.conv2(F.silu(self.norm2(y)))
+
+
+class PixelAttention(nn.Module):
+    """Self-attention over the pixels of an image."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.GroupNorm(16, width)
+        self.qkv, self.out = nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.qkv(self.norm(x)).flatten(2).unflatten(1, (3, self.heads, -1))
+        q, k, v = parts.transpose(-1, -2).unbind(1)
+        attended = F.scaled_dot_product_attention(q, k, v)
+        return x + self.out(attended.transpose(-1, -2).reshape(x.shape))
+
+
+class UNet(nn.Module):
+    """A small U-Net of the kind that removes noise from images of (batch, 3, height, width)."""
+
+    def __init__(self, width: int = 64, factors: tuple[int, ...] = (1, 2, 4)) -> None:
+        super().__init__()
+        embedding = 4 * width
+        self.width = width
+        self.embed = nn.Sequential(
+            nn.Linear(width, embedding), nn.SiLU(), nn.Linear(embedding, embedding)
+        )
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        widths = [width * factor for factor in factors]
+        pairs = list(zip([width, *widths[:-1]], widths, strict=True))
+        self.down = nn.ModuleList(ResidualBlock(a, b, embedding) for a, b in pairs)
+        self.shrink = nn.ModuleList(nn.Conv2d(b, b, 3, 2, 1) for b in widths)
+        self.middle = ResidualBlock(widths[-1], widths[-1], embedding)
+        self.attention = PixelAttention(widths[-1])
+        self.up = nn.ModuleList(ResidualBlock(2 * b, a, embedding) for a, b in reversed(pairs))
+        self.last = nn.Sequential(
+            nn.GroupNorm(16, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1)
+        )
+
+    def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        """The noise in `x`; `step` (batch,) is the time of each image."""
+        rates = torch.exp(torch.arange(self.width // 2, device=x.device) * (-8 / self.width))
+        angles = step[:, None] * rates
+        time = self.embed(torch.cat([angles.sin(), angles.cos()], -1))
+        x = self.first(x)
+        kept = []
+        for block, shrink in zip(self.down, self.shrink, strict=True):
+            x = block(x, time)
+            kept.append(x)
+            x = shrink(x)
+        x = self.attention(self.middle(x, time))
+        for block in self.up:
+            x = F.interpolate(x, scale_factor=2.0, mode="nearest")
+            x = block(torch.cat([x, kept.pop()], 1), time)
+        return self.last(x)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from examples.models import ResNet18, bert
+from examples.models import ResNet18, UNet, bert
 from tools.bench.cases import Case, pointwise_kernel, sin_plus_cos
 
 if TYPE_CHECKING:
@@ -154,6 +154,64 @@ def recommender_training(device: str) -> Case:
     return training(Recommender().to(device), *_clicks(2048))
 
 
+def _noisy(batch: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    steps = torch.rand(batch, device="cuda") * 1000
+    return torch.randn(batch, 3, size, size, device="cuda"), steps
+
+
+def unet(device: str) -> Case:
+    """A small U-Net forward, 2 images of 64 x 64."""
+    return inference(UNet().to(device), *_noisy(2, 64))
+
+
+def unet_training(device: str) -> Case:
+    """A small U-Net forward and backward, 16 images of 64 x 64, autocast to bfloat16."""
+    return training(UNet().to(device), *_noisy(16, 64), autocast=True)
+
+
+def _experts() -> nn.Module:
+    from transformers import MixtralConfig, MixtralModel
+
+    config = MixtralConfig(
+        vocab_size=32000,
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        num_local_experts=8,
+        use_cache=False,
+    )
+    return MixtralModel(config)
+
+
+def experts(device: str) -> Case:
+    """A mixture of 8 experts, 4 layers, forward, 4 x 128 tokens, bfloat16."""
+    return inference(_experts().to(device, torch.bfloat16), tokens(4, 128, 32000))
+
+
+def experts_training(device: str) -> Case:
+    """The same, forward and backward."""
+    return training(_experts().to(device, torch.bfloat16), tokens(4, 128, 32000))
+
+
+def _state_space() -> nn.Module:
+    from transformers import MambaConfig, MambaModel
+
+    config = MambaConfig(vocab_size=32000, hidden_size=512, num_hidden_layers=4, use_cache=False)
+    return MambaModel(config)
+
+
+def state_space(device: str) -> Case:
+    """A Mamba of 4 layers forward, 4 x 64 tokens."""
+    return inference(_state_space().to(device), tokens(4, 64, 32000))
+
+
+def state_space_training(device: str) -> Case:
+    """The same, forward and backward."""
+    return training(_state_space().to(device), tokens(4, 64, 32000))
+
+
 class DecodeStep(nn.Module):
     """One step of greedy decoding with a cache of fixed size: the next token."""
 
@@ -210,5 +268,11 @@ GPU_CASES: dict[str, Callable[[str], Case]] = {
     "t5_training": t5_training,
     "recommender": recommender,
     "recommender_training": recommender_training,
+    "unet": unet,
+    "unet_training": unet_training,
+    "experts": experts,
+    "experts_training": experts_training,
+    "state_space": state_space,
+    "state_space_training": state_space_training,
     "llama_decode": llama_decode,
 }
