@@ -485,6 +485,27 @@ def test_a_memory_pool_of_the_caller(name: str, when: str) -> None:
         kept.clear()
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_that_is_dropped_inside_a_memory_pool(name: str) -> None:
+    """The allocator ends the process if a MemPool goes inside a `use_mem_pool` block."""
+    compiled = compiled_for(FUNCTIONS[name], ALWAYS)
+    for _ in range(WARM):
+        compiled(randn(64, 64))
+    assert_launched(compiled, ALWAYS)
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        del compiled
+        gc.collect()
+        y = randn(64, 64)
+    assert y.isfinite().all()
+    del y
+    again = compiled_for(FUNCTIONS[name], ALWAYS)
+    for _ in range(WARM):
+        x = randn(64, 64)
+        close(again(x), FUNCTIONS[name](x))
+    assert_launched(again, ALWAYS)
+
+
 def test_a_function_that_is_dropped_while_the_caller_captures() -> None:
     x = randn(64, 64)
     compiled = compiled_for(mixed, ALWAYS)

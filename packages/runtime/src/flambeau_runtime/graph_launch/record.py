@@ -23,6 +23,7 @@ import torch
 from flambeau_runtime.c_executor import DTYPE_CODES
 from flambeau_runtime.graph_launch.eligibility import draws_random_numbers, idle_tensors
 from flambeau_runtime.graph_launch.memory import memory_of_tensors
+from flambeau_runtime.graph_launch.pool import Pool, allocates_from_a_pool
 from flambeau_runtime.program import Program, SizeExpr
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Arena:
         if (device, stream) not in self._sides:
             self._sides[device, stream] = torch.cuda.Stream(device, priority=-1)
         self.side = self._sides[device, stream]
-        self.pool = torch.cuda.MemPool()
+        self.pool = Pool(device)
         self.busy = threading.Lock()
 
     @classmethod
@@ -76,19 +77,6 @@ class Arena:
         if arena is None:
             arena = cls._of_streams[device, stream] = cls(device, stream)
         return arena
-
-
-def allocates_from_a_pool(device: int) -> bool:
-    """Whether the thread allocates from a memory pool of the caller, where the recording's own
-    memory would then be.
-    """
-    probe = torch.empty(1, dtype=torch.uint8, device=f"cuda:{device}").data_ptr()
-    return any(
-        segment["device"] == device
-        and 0 <= probe - segment["address"] < segment["total_size"]
-        and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
-        for segment in torch.cuda.memory_snapshot()
-    )
 
 
 _DEFERRED: list[tuple[Any, ...]] = []
@@ -181,15 +169,15 @@ class Recorder:
         CannotRecord.
         """
         _DEFERRED.clear()
-        with torch.cuda.device(self.device):  # a pool belongs to the device that is current
+        with torch.cuda.device(self.device):
             if allocates_from_a_pool(self.device):
-                return None  # nor is a pool made and dropped inside the caller's
+                return None
             arena = Arena.of(self.device, stream)
             if not arena.busy.acquire(blocking=False):
                 return None
             try:
                 if self.program.private_outputs or in_place:
-                    arena.pool = torch.cuda.MemPool()
+                    arena.pool = Pool(self.device)
                 return self._capture(arena, args, stream, settings, staged, in_place)
             finally:
                 arena.busy.release()
@@ -241,7 +229,7 @@ def _own_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
     """Capture what is launched in the block."""
     made = _Graph()
     stream = arena.side.cuda_stream
-    with torch.cuda.stream(arena.side), torch.cuda.use_mem_pool(arena.pool):
+    with torch.cuda.stream(arena.side), arena.pool.allocating():
         core.begin_capture(stream)
         try:
             yield made
