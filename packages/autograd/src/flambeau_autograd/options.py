@@ -17,7 +17,8 @@ class AutogradOptions:
     `recompute_span`: min_cut recomputes no value more than this many fusible steps from a saved
     one, and none whose forward uses lie further apart than this many nodes. `channels_last`: run
     convolutions, and what lies between them, in channels-last layout (with `decompose` only).
-    `check`: run the border checker after each pass.
+    `pad_rows`: let rows of matrices in half precision begin at aligned addresses on a GPU, where
+    products gain by it (with `decompose` only). `check`: run the border checker after each pass.
     """
 
     decompose: bool = True
@@ -26,4 +27,5 @@ class AutogradOptions:
     recompute_chain: int = 50
     recompute_span: int = 100
     channels_last: bool = True
+    pad_rows: bool = True
     check: bool = False
