@@ -372,3 +372,43 @@ def test_reasons_have_ids_texts_and_hints():
     for reason, kind in REASONS.items():
         assert issubclass(kind, Unsupported) and kind.reason == reason
         assert kind.__doc__ and kind.hint
+
+
+def test_the_backward_hands_over_what_it_saved():
+    """What only the backward needs is held by nobody but the list that it is called with."""
+    held = []
+
+    class Backward:
+        def __init__(self, graph):
+            self.graph = graph
+
+        def spend(self, args):
+            held.append([sys.getrefcount(args[index]) for index in range(len(args) - 1)])
+            given = tuple(args)
+            args.clear()
+            return run_graph(self.graph, given)
+
+    def compiler(graph, kind):
+        return Backward(graph) if kind == "backward" else lambda *args: run_graph(graph, args)
+
+    def program(x):
+        return (torch.tanh(torch.tanh(x @ x) @ x.detach()).relu().sum(),)
+
+    x = torch.randn(4, 4, requires_grad=True)
+    compiled = aot(record_calls(program, [x]), [x], compiler)
+    kept = [len(_held(held, compiled, x, retain_graph=keep)) for keep in (True, False)]
+    assert kept[0] and not kept[1]
+    twin = x.detach().clone().requires_grad_()
+    program(twin)[0].backward()
+    torch.testing.assert_close(x.grad, 2 * twin.grad)
+
+
+def _held(held, compiled, x, retain_graph):
+    """The saved intermediates that others hold during a backward."""
+    held.clear()
+    compiled(x)[0].backward(retain_graph=retain_graph)
+    (counts,) = held
+    alone = [object()]
+    own = sys.getrefcount(alone[0])
+    saved_input = 1
+    return [count for count in counts[saved_input:] if count > own]

@@ -169,7 +169,7 @@ static void drop(Slot *slot)
     memset(slot, 0, sizeof *slot);
 }
 
-static int drop_needs_gil(const Slot *slot) { return slot->hold == HOLD_OBJECT || slot->object != NULL; }
+static int drop_needs_gil(const Slot *slot) { return slot->hold == HOLD_OBJECT || (slot->hold == HOLD_HANDLE && slot->object != NULL); }
 
 static inline int data_of(Slot *slot, void **data)
 {
@@ -506,8 +506,19 @@ int executor_bump_versions(const Executor *ex, PyObject *const *args, int unvers
     return 0;
 }
 
-/* `launches`: see Call; while a call is recorded nothing runs, so no version is bumped. */
-static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch, PyObject *launches)
+/* Make the slots of inputs own the references that `args` held, so that a Free drops the last one; these args become NULL. */
+static void take_inputs(const Executor *ex, PyObject **args, Slot *slots)
+{
+    for (Py_ssize_t i = 0; i < ex->n_inputs; i++) {
+        if (ex->inputs[i] < 0) continue;
+        slots[ex->inputs[i]].hold = HOLD_OBJECT;
+        args[i] = NULL;
+    }
+}
+
+/* `launches`: see Call; while a call is recorded nothing runs, so no version is bumped. `spent`: owned references to the
+ * arguments, to be dropped as the program frees its inputs, or NULL; such a program mutates no input. */
+static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch, PyObject *launches, PyObject **spent)
 {
     Call call = {.ex = ex, .slots = slots, .values = ex->values, .stream_device = -1, .launches = launches};
     memset(slots, 0, ex->n_slots * sizeof *slots);
@@ -518,6 +529,7 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
         if (fill_values(ex, args, scratch)) return NULL;
         call.values = scratch;
     }
+    if (spent != NULL) take_inputs(ex, spent, slots);
     _Alignas(16) char guard[GUARD_BYTES];
     if (ex->below) torch_api.exclude_enter(guard, torch_api.below_keys);
     int failed = run_code(&call);
@@ -529,11 +541,11 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
 }
 
 /* Large programs take their scratch from the heap, in a function of its own so that small ones stay small on the C stack. */
-static Py_NO_INLINE PyObject *run_large(const Executor *ex, PyObject *const *args, PyObject *launches)
+static Py_NO_INLINE PyObject *run_large(const Executor *ex, PyObject *const *args, PyObject *launches, PyObject **spent)
 {
     Slot *slots = PyMem_Malloc(ex->n_slots * sizeof(Slot) + 1);
     int64_t *scratch = PyMem_Malloc(ex->n_values * sizeof(int64_t) + 1);
-    PyObject *result = slots && scratch ? run(ex, args, slots, scratch, launches) : PyErr_NoMemory();
+    PyObject *result = slots && scratch ? run(ex, args, slots, scratch, launches, spent) : PyErr_NoMemory();
     PyMem_Free(slots);
     PyMem_Free(scratch);
     return result;
@@ -548,10 +560,27 @@ PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t narg
                      kwnames && PyTuple_GET_SIZE(kwnames) ? " and keywords" : "");
         return NULL;
     }
-    if (ex->n_slots > STACK_SLOTS || ex->n_values > STACK_VALUES) return run_large(ex, args, NULL);
+    if (ex->n_slots > STACK_SLOTS || ex->n_values > STACK_VALUES) return run_large(ex, args, NULL, NULL);
     Slot slots[STACK_SLOTS];
     int64_t scratch[STACK_VALUES];
-    return run(ex, args, slots, scratch, NULL);
+    return run(ex, args, slots, scratch, NULL, NULL);
+}
+
+/* executor.spend(list) -> outputs: a call with the items of the list, which is empty afterwards. Nobody else holding them,
+ * inputs go as the program frees them. */
+PyObject *executor_spend(PyObject *self, PyObject *list)
+{
+    const Executor *ex = (Executor *)self;
+    if (!PyList_Check(list) || PyList_GET_SIZE(list) != ex->n_inputs)
+        return PyErr_Format(PyExc_TypeError, "%s takes a list of %zd arguments", ex->name, ex->n_inputs);
+    if (ex->n_mutated > 0) return PyErr_Format(PyExc_ValueError, "%s mutates its inputs, which cannot be spent", ex->name);
+    PyObject **args = PyMem_Malloc(ex->n_inputs * sizeof *args + 1);
+    if (args == NULL) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < ex->n_inputs; i++) args[i] = Py_NewRef(PyList_GET_ITEM(list, i));
+    PyObject *result = PyList_SetSlice(list, 0, ex->n_inputs, NULL) ? NULL : run_large(ex, args, NULL, args);
+    for (Py_ssize_t i = 0; i < ex->n_inputs; i++) Py_XDECREF(args[i]);
+    PyMem_Free(args);
+    return result;
 }
 
 /* executor.trace(*args) -> (outputs, launches): a call while its stream is being captured. */
@@ -561,7 +590,7 @@ static PyObject *executor_trace(PyObject *self, PyObject *const *args, Py_ssize_
     if (nargs != ex->n_inputs)
         return PyErr_Format(PyExc_TypeError, "%s takes %zd positional arguments, got %zd", ex->name, ex->n_inputs, nargs);
     PyObject *launches = PyList_New(0);
-    PyObject *outputs = launches == NULL ? NULL : run_large(ex, args, launches);
+    PyObject *outputs = launches == NULL ? NULL : run_large(ex, args, launches, NULL);
     PyObject *both = outputs == NULL ? NULL : PyTuple_Pack(2, outputs, launches);
     Py_XDECREF(outputs);
     Py_XDECREF(launches);
@@ -644,6 +673,7 @@ static PyMethodDef executor_methods[] = {
     {"trace", (PyCFunction)(void (*)(void))executor_trace, METH_FASTCALL,
      "trace(*args) -> (outputs, launches): run while the stream is being captured; for each kernel launch (node, kernel, grid, "
      "pointers, ints), None where its grid is empty."},
+    {"spend", executor_spend, METH_O, "spend(list) -> outputs: a call with the items of a list, which it empties: inputs go after their last use."},
     {NULL},
 };
 

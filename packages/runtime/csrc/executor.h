@@ -44,6 +44,9 @@ extern PyTypeObject ExecutorType;
 
 PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 
+/* A call with the items of a list, which it empties. */
+PyObject *executor_spend(PyObject *self, PyObject *list);
+
 /* Read the symbols of a call from its arguments into `values`, one for each symbol; 0, or -1 with an exception set. */
 int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *values);
 

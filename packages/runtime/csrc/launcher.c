@@ -83,6 +83,18 @@ static PyObject *launcher_vectorcall(PyObject *object, PyObject *const *args, si
     return result;
 }
 
+/* launcher.spend(list) -> outputs: as Executor.spend; a call that is not launched plainly drops its inputs when it returns. */
+static PyObject *launcher_spend(PyObject *object, PyObject *list)
+{
+    Launcher *self = (Launcher *)object;
+    if (self->vectorcall == plain || !PyList_Check(list)) return executor_spend(self->executor, list);
+    PyObject *args = PyList_AsTuple(list);
+    if (args == NULL || PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL)) return Py_XDECREF(args), NULL;
+    PyObject *result = PyObject_Call(object, args, NULL);
+    Py_DECREF(args);
+    return result;
+}
+
 static PyObject *launcher_add(PyObject *object, PyObject *recording)
 {
     Launcher *self = (Launcher *)object;
@@ -191,6 +203,7 @@ static PyGetSetDef launcher_getters[] = {
 };
 
 static PyMethodDef launcher_methods[] = {
+    {"spend", launcher_spend, METH_O, "spend(list) -> outputs: a call with the items of a list, which it empties."},
     {"add", launcher_add, METH_O, "add(recording): have it serve calls."},
     {"remove", launcher_remove, METH_O, "remove(recording): drop it."},
     {"launch_plainly", launcher_launch_plainly, METH_NOARGS, "launch_plainly(): launch plainly from now on; the recordings are dropped."},

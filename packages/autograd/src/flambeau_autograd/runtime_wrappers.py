@@ -236,11 +236,13 @@ def _make_function(
             own = backward.tangents
             given = [fix(tangents[index], values) for index, fix in fixers if index in own]
             ints = [values[name] for name in backward.sizes]
+            arguments = [*checked, *rest, *ints, *given]
+            del checked, rest, given
             if not torch.is_grad_enabled():
-                grads = backward.run(*checked, *rest, *ints, *given)
+                grads = backward.spend(arguments)
                 return (None, *(_defined(grads, reaching, missing) if missing else grads))
             with torch.no_grad():
-                grads = backward.run(*checked, *rest, *ints, *given)
+                grads = backward.spend(arguments)
             sources = [tangents[index] for index in with_tangents]
             inputs_kept = ctx.handles if handles else {}
             guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, twice)

@@ -41,6 +41,17 @@ class Backward:
     sizes: tuple[str, ...]
     tangents: frozenset[int]
 
+    def spend(self, args: list[Any]) -> tuple[Any, ...]:
+        """A call with the items of a list, which it empties: where the compiler's callable has such
+        an entry, what nobody else holds is freed after its last use.
+        """
+        spend = getattr(self.run, "spend", None)
+        if spend is not None:
+            return spend(args)  # type: ignore[no-any-return]
+        given = tuple(args)
+        args.clear()
+        return self.run(*given)
+
 
 class Backwards:
     """The backwards of a graph pair, by the results that have no tangent.

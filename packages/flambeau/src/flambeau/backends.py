@@ -177,7 +177,9 @@ def inductor(context: Context) -> Backend:
         def compiler(graph: Graph, kind: str) -> Compiled:
             _dump(context, f"{graph.name}.{kind}.graph", lambda: graph)
             with Stopwatch(graph_report.seconds, "inductor"):
-                program = compile_graph(graph, context.options.inductor)
+                program = compile_graph(
+                    graph, context.options.inductor, spends_inputs=kind == "backward"
+                )
             _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
             _dump(context, f"{graph.name}.{kind}.program.json", lambda: program_json.dumps(program))
             graph_report.programs.append(program)

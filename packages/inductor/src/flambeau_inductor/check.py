@@ -136,7 +136,8 @@ def check_schedule(schedule: Schedule) -> None:
     written = {name for name, buffer in buffers.items() if buffer.role == "input"}
     dead: set[str] = set()
     for step, group in enumerate(schedule.groups):
-        dead.update(reuse for _, reuse in schedule.memory.allocate[step] if reuse is not None)
+        given = schedule.memory.allocate[step]
+        dead.update(each.reuse for each in given if each.reuse and not each.in_place)
         for node in group.nodes:
             for name in node.reads:
                 if name not in written and any(
@@ -149,3 +150,4 @@ def check_schedule(schedule: Schedule) -> None:
                 )
             written |= node.writes
         dead.update(schedule.memory.free[step])
+        dead.update(each.reuse for each in given if each.reuse)

@@ -22,14 +22,16 @@ def compile_graph(
     options: InductorOptions | None = None,
     *,
     backends: dict[str, KernelBackend] | None = None,
+    spends_inputs: bool = False,
 ) -> Program:
     """The Program that computes a functional graph of primitives and ATen calls (border 2 of
     docs/architecture.md).
 
-    `backends` (device type -> code generator) replaces the registered generators.
+    `backends` (device type -> code generator) replaces the registered generators. `spends_inputs`:
+    the caller hands its references over, and inputs are freed after their last use.
     """
     options = options or InductorOptions()
-    return emit_program(schedule_graph(graph, options), options, backends)
+    return emit_program(schedule_graph(graph, options, spends_inputs), options, backends)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 from flambeau_inductor.codegen.base import backend_for
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_inductor.scheduler.build_kernel import build_kernel
+from flambeau_inductor.scheduler.memory import Allocation
 from flambeau_prims.size_floats import FloatExpr, as_float
 from flambeau_runtime import program as rt
 
@@ -39,7 +40,14 @@ def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, Sch
     lowered = schedule.lowered
     dtypes = {name: buffer.spec.dtype for name, buffer in lowered.buffers.items()}
     kernels = {
-        step: build_kernel(group, schedule.memory.internal, dtypes, lowered.sizes, options)
+        step: build_kernel(
+            group,
+            schedule.memory.internal,
+            dtypes,
+            lowered.sizes,
+            options,
+            schedule.memory.overwritten(step),
+        )
         for step, group in enumerate(schedule.groups)
         if not group.is_extern
     }
@@ -69,8 +77,8 @@ class _Emitter:
                 self.declare(name)
         launches = self.launches(build_kernels(self.schedule, self.options))
         for step, group in enumerate(self.schedule.groups):
-            for name, reuse in memory.allocate[step]:
-                self.allocate(name, reuse)
+            for allocation in memory.allocate[step]:
+                self.allocate(allocation)
             if group.is_extern:
                 self.extern(group.nodes[0])  # type: ignore[arg-type]
             elif step in launches:
@@ -79,7 +87,7 @@ class _Emitter:
                 self.free(name)
             self.drop_views(memory.free[step], step)
         for name in memory.unused:
-            self.allocate(name, None)
+            self.allocate(Allocation(name))
         outputs = tuple(self.output(out) for out in lowered.outputs)
         return rt.Program(
             inputs=tuple(lowered.inputs),
@@ -131,11 +139,12 @@ class _Emitter:
             sizes.dim_of(spec.offset),
         )
 
-    def allocate(self, name: str, reuse: str | None) -> None:
+    def allocate(self, allocation: Allocation) -> None:
         """Give a buffer memory; views of the buffer whose memory it takes over are gone."""
-        if reuse is not None:
-            self.free_views(reuse)
-        self.steps.append(rt.Allocate(self.declare(name), reuse))
+        if allocation.reuse is not None:
+            self.free_views(allocation.reuse)
+        name = self.declare(allocation.buffer)
+        self.steps.append(rt.Allocate(name, allocation.reuse, allocation.in_place))
 
     def free(self, name: str) -> None:
         self.free_views(name)

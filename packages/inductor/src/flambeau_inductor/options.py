@@ -42,5 +42,10 @@ class InductorOptions:
     reuse_memory: bool = True
     """Let a new buffer take over the memory of a dead one of the same size."""
 
+    smallest_overwrite: int = 1 << 16
+    """A kernel writes its result over a dead operand of at least this many bytes: for smaller ones
+    equal layers rather share one kernel.
+    """
+
     debug_checks: bool = False
     """Run the border checkers of `check.py` between passes."""

@@ -24,14 +24,14 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (("unfuse_bias", unfuse_bias),
 """The passes on the graph before it is lowered, by name, in the order in which they run."""
 
 
-def schedule_graph(graph: Graph, options: InductorOptions) -> Schedule:
+def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool = False) -> Schedule:
     """Transform, lower, fuse, order and plan."""
     lowered = lower_graph(run_passes(graph, options, GRAPH_PASSES), options)
     if options.debug_checks:
         check_lowered(lowered)
     fusion = fuse(lowered, options)
     # After fusion: what stays inside a kernel needs no memory.
-    memory = plan_memory(lowered, fusion.groups, options)
+    memory = plan_memory(lowered, fusion.groups, options, spends_inputs)
     schedule = Schedule(lowered, fusion.groups, memory, fusion.refusals)
     if options.debug_checks:
         check_schedule(schedule)

@@ -444,12 +444,18 @@ def kernel_only(program: Program, tensors: Mapping[str, Tensor]) -> frozenset[st
     """
     allocated = {step.name for step in program.steps if isinstance(step, Allocate)}
     seen: set[str] = {out for out in program.outputs if isinstance(out, str)}
+    shared: list[tuple[str, str]] = []  # (buffer, the one whose memory it overwrites), in order
     for step in program.steps:
         if isinstance(step, View):
             seen |= {step.name, step.base}
         elif isinstance(step, Extern):
             seen.update(refs_of((step.args, step.kwargs)), (name for _, name in step.out))
             seen.update(name for name in step.outputs if name is not None)
+        elif isinstance(step, Allocate) and step.in_place and step.reuse is not None:
+            shared.append((step.name, step.reuse))
+    for name, old in (*shared, *reversed(shared)):
+        if name in seen or old in seen or old not in allocated:
+            seen |= {name, old}
     return frozenset(name for name in allocated - seen if tensors[name].device == "cpu")
 
 

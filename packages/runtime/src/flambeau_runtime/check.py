@@ -144,6 +144,9 @@ def _check_step(
         if step.reuse is not None:
             _need(step.reuse, live)
             live.discard(step.reuse)
+            old, new = tensors[step.reuse], tensors.get(step.name)
+            if step.in_place and new is not None and new.dtype != old.dtype:
+                raise ProgramError(f"{step.reuse} of another dtype is overwritten in place")
         _define(step.name, tensors, live)
     else:
         raise ProgramError("not a step")

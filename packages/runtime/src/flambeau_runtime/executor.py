@@ -36,12 +36,18 @@ class CheckedExecutable:
         check_arguments(self.program, args)
         return self.run(*args)
 
+    def spend(self, args: list[Any]) -> tuple[Any, ...]:
+        """A call with the items of a list, which it empties: inputs go after their last use."""
+        check_arguments(self.program, tuple(args))
+        return self.run.spend(args)  # type: ignore[attr-defined, no-any-return]
+
 
 def load(program: Program, options: RuntimeOptions | None = None) -> Executable:
     """Build the program's kernels and return the callable that runs it: `run(*inputs) -> tuple`.
 
     The callable may be called from any number of threads. It runs below autograd: nothing it does
-    is recorded.
+    is recorded. `run.spend(list)` is a call with the items of a list, which it empties: if nobody
+    else holds them, an input that the program frees is gone after its last use.
     """
     options = options or RuntimeOptions()
     if options.debug:

@@ -101,6 +101,9 @@ def _call(program: Program, tensors: dict[str, Tensor]) -> str:
 def _step(step: Step, program: Program, tensors: dict[str, Tensor]) -> list[str]:
     if isinstance(step, Allocate):
         tensor = tensors[step.name]
+        if step.in_place:
+            layout = f"{_dims(tensor.shape)}, {_dims(tensor.stride)}"
+            return [f"{step.name} = {step.reuse}.as_strided({layout})", f"del {step.reuse}"]
         result = (
             f"{step.name} = torch.empty_strided({_dims(tensor.shape)}, {_dims(tensor.stride)}, "
             f"dtype=torch.{tensor.dtype}, device={tensor.device!r})"

@@ -103,11 +103,13 @@ class Ref:
 @dataclass(frozen=True)
 class Allocate:
     """Make the named tensor, uninitialised; `reuse` names a dead buffer of the same byte size and
-    device whose memory it takes over.
+    device whose memory it takes over. With `in_place` both have one dtype too, and what is in the
+    memory stays there: the kernel that comes next reads it under the new name.
     """
 
     name: str
     reuse: str | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,9 @@ class Extern:
 
 @dataclass(frozen=True)
 class Free:
-    """Drop the program's reference to the named tensor."""
+    """Drop the program's reference to the named tensor; of an input, that of a caller which has
+    handed its references over.
+    """
 
     name: str
 

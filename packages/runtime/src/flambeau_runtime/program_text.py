@@ -52,7 +52,8 @@ def format_program(program: Program) -> str:
 def format_step(step: Step, tensors: dict[str, Tensor]) -> str:
     """One step on one line."""
     if isinstance(step, Allocate):
-        verb = "allocate" if step.reuse is None else f"reuse {step.reuse} as"
+        took = "overwrite" if step.in_place else "reuse"
+        verb = "allocate" if step.reuse is None else f"{took} {step.reuse} as"
         return f"{step.name} = {verb} {format_tensor(tensors[step.name])}"
     if isinstance(step, View):
         return f"{step.name} = view {step.base} as {format_tensor(tensors[step.name])}"

@@ -59,6 +59,10 @@ class PythonExecutor:
         return f"<compiled program {self.program.name}, in Python>"
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
+        return self.spend(list(args))
+
+    def spend(self, args: list[Any]) -> tuple[Any, ...]:
+        """A call with the items of a list, which it empties: inputs go after their last use."""
         program = self.program
         if len(args) != len(program.inputs):
             raise TypeError(
@@ -78,6 +82,7 @@ class PythonExecutor:
                 f"give it a clone"
             )
         sizes = {symbol.name: _value(symbol, args[symbol.input]) for symbol in program.symbols}
+        args.clear()
         with torch._C._ExcludeDispatchKeyGuard(self._excluded):
             for step in program.steps:
                 self._run(step, values, sizes)
@@ -106,8 +111,12 @@ class PythonExecutor:
         elif isinstance(step, Free):
             values.pop(step.name, None)
         elif isinstance(step, Allocate):
-            values.pop(step.reuse or "", None)
             tensor = self._tensors[step.name]
+            old = values.pop(step.reuse or "", None)
+            if step.in_place:
+                shape, stride = _ints(tensor.shape, sizes), _ints(tensor.stride, sizes)
+                values[step.name] = view_of(old, old.dtype, shape, stride, 0)
+                return
             values[step.name] = torch.empty_strided(
                 _ints(tensor.shape, sizes),
                 _ints(tensor.stride, sizes),

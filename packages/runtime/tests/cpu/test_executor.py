@@ -13,6 +13,7 @@ import weakref
 import pytest
 import torch
 from example_programs import RELU, mixed, scaled, sin_cos
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from flambeau_runtime import RuntimeOptions, load, native
 from flambeau_runtime.output_code import output_code
@@ -436,3 +437,59 @@ def test_calls_are_fast(cache_dir):
             run(x)
         best = min(best, time.perf_counter() - began)
     assert best / 1000 < 1.5e-6
+
+
+SEEN: list[bool] = []
+
+
+@pytest.fixture(scope="module")
+def note_memory():
+    """An operator that notes whether the memory of the first input is still there."""
+
+    @torch.library.custom_op("flambeau_tests::note_memory", mutates_args=())
+    def note(x: torch.Tensor) -> torch.Tensor:
+        SEEN.append(note.storage.expired())
+        return x.clone()
+
+    return note
+
+
+def test_a_spent_input_goes_after_its_last_use(options, note_memory):
+    program = Program(
+        inputs=("x", "y", "n"),
+        tensors=tuple(Tensor(name, (4,), (1,), "float32") for name in ("x", "y", "a", "b", "c")),
+        symbols=(Symbol("s0", 2, None),),
+        sources=(),
+        kernels=(),
+        steps=(
+            Extern("flambeau_tests.note_memory.default", (Ref("y"),), {}, ("c",)),
+            Extern("aten.mul.Tensor", (Ref("x"), 2.0), {}, ("a",)),
+            Free("x"),
+            Extern("flambeau_tests.note_memory.default", (Ref("a"),), {}, ("b",)),
+        ),
+        outputs=("b", "y"),
+    )
+    run = load(program, options)
+    for spends in (True, False):
+        SEEN.clear()
+        x, y = torch.arange(4.0), torch.ones(4)
+        note_memory.storage = StorageWeakRef(x.untyped_storage())
+        if spends:
+            given = [x, y, 3]
+            del x
+            result, same = run.spend(given)
+            assert given == []
+        else:
+            result, same = run(x, y, 3)
+            torch.testing.assert_close(x, torch.arange(4.0))
+        assert [False, spends] == SEEN
+        torch.testing.assert_close(result, 2 * torch.arange(4.0))
+        assert same is y
+
+
+def test_spending_refuses_other_arguments(options):
+    run = load(sin_cos((3,)), options)
+    with pytest.raises(TypeError):
+        run.spend([])
+    with pytest.raises(TypeError):
+        run.spend([3.0])

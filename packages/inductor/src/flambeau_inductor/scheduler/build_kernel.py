@@ -54,9 +54,12 @@ def build_kernel(
     dtypes: dict[str, torch.dtype],
     sizes: SizeTable,
     options: InductorOptions,
+    overwritten: dict[str, str] | None = None,
 ) -> ScheduledKernel:
-    """The kernel of a group of nests.  `internal`: buffers that nobody outside the group reads."""
-    body = fused_body(group, internal, options)
+    """The kernel of a group of nests.  `internal`: buffers that nobody outside the group reads;
+    `overwritten`: buffers whose memory others take, which the group writes.
+    """
+    body = fused_body(group, internal, options, overwritten or {})
     outer, inner, body = merge_axes(group.outer, group.inner, body)
     label = _label([node.label for node in group.nodes])  # type: ignore[union-attr]
     return canonical_kernel(outer, inner, body, dtypes, sizes, group.device, label)
@@ -65,13 +68,16 @@ def build_kernel(
 # 1. One body
 
 
-def fused_body(group: Group, internal: set[str], options: InductorOptions) -> Body:
+def fused_body(
+    group: Group, internal: set[str], options: InductorOptions, overwritten: dict[str, str]
+) -> Body:
     """The bodies of all members as one, in the group's axes."""
     builder = BodyBuilder(options.elide_cast_pairs)
     math = math_for((*group.outer, *group.inner))
     stored: dict[tuple[str, sympy.Expr], str] = {}
     for node, mapping in group.members:
-        _Replayer(builder, mapping, math, stored, internal).replay(node)  # type: ignore[arg-type]
+        replayer = _Replayer(builder, mapping, math, stored, internal, overwritten)
+        replayer.replay(node)  # type: ignore[arg-type]
     return builder.finish()
 
 
@@ -80,13 +86,14 @@ class _Replayer:
 
     def __init__(
         self, builder: BodyBuilder, mapping: Mapping, math: RangedMath,
-        stored: dict[tuple[str, sympy.Expr], str], internal: set[str],
+        stored: dict[tuple[str, sympy.Expr], str], internal: set[str], overwritten: dict[str, str],
     ) -> None:  # fmt: skip
         self.builder = builder
         self.mapping: Mapping = dict(mapping)
         self.math = math
         self.stored = stored
         self.internal = internal
+        self.overwritten = overwritten
         self.names: dict[str, str] = {}
         self.identity = all(old == new for old, new in mapping.items())
 
@@ -134,7 +141,7 @@ class _Replayer:
             # only written differently.
             (value,) = {stored for (name, _), stored in self.stored.items() if name == buffer}
         if value is None:
-            return self.builder.load(buffer, index, dtype, mask)
+            return self.builder.load(self.overwritten.get(buffer, buffer), index, dtype, mask)
         if mask is None:
             return value
         return self.builder.pointwise("where", mask, value, self.builder.constant(0, dtype))

@@ -1,8 +1,11 @@
 """Plan memory: when each buffer comes to be, when it dies, and whose memory it takes over.
 
-step 0 writes buf0; step 1 reads buf0, writes buf1; step 2 reads buf1, writes buf2 (as large as
-buf0)
-->  buf0: steps 0-1; buf1: steps 1-2; buf2: from step 2, in the memory of buf0
+step 0 writes buf0; step 1 reads buf0, writes buf1 at the places where it reads buf0; step 2 reads
+buf1, writes buf2 (as large as buf1) at other places; step 3 reads buf2, writes buf3
+->  buf0: step 0; buf1: steps 1-2, in the memory of buf0; buf2: steps 2-3; buf3: from step 3, in the
+memory of buf1, which nobody needs any more
+
+Memory waits for a later buffer only where that does not raise the program's peak.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING
 import sympy
 
 from flambeau_inductor.nodes import ExternCall, TensorRef
+from flambeau_inductor.scheduler.overwrite import Overwrites
 
 if TYPE_CHECKING:
     from flambeau_inductor.nodes import Lowered
@@ -20,35 +24,62 @@ if TYPE_CHECKING:
     from flambeau_inductor.scheduler.groups import Group
 
 
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Memory for a buffer: fresh, or that of the dead buffer `reuse`; with `in_place` the kernel
+    that follows reads `reuse` from it while it writes the buffer.
+    """
+
+    buffer: str
+    reuse: str | None = None
+    in_place: bool = False
+
+
 @dataclass(slots=True)
 class MemoryPlan:
-    """Per step: `allocate` before it, as (buffer, buffer whose memory it takes over or None);
-    `free` behind it.
+    """Per step: `allocate` before it; `free` behind it.
 
     `internal`: buffers that live inside one kernel only, and get no memory.
     """
 
     internal: set[str]
-    allocate: list[list[tuple[str, str | None]]]
+    allocate: list[list[Allocation]]
     free: list[list[str]]
     unused: list[str] = field(default_factory=list)  # computed by nobody, read by the caller only
 
+    def overwritten(self, step: int) -> dict[str, str]:
+        """The buffers that the kernel of a step overwrites as it reads them, and with which."""
+        return {a.reuse: a.buffer for a in self.allocate[step] if a.in_place and a.reuse}
 
-def plan_memory(lowered: Lowered, groups: list[Group], options: InductorOptions) -> MemoryPlan:
-    """Lifetimes and reuse for the buffers of a scheduled graph."""
-    return _Planner(lowered, groups, options).plan()
+
+def plan_memory(
+    lowered: Lowered, groups: list[Group], options: InductorOptions, spends_inputs: bool = False
+) -> MemoryPlan:
+    """Lifetimes and reuse for the buffers of a scheduled graph. `spends_inputs`: inputs are freed
+    behind their last use.
+    """
+    return _Planner(lowered, groups, options, spends_inputs).plan()
 
 
 class _Planner:
-    def __init__(self, lowered: Lowered, groups: list[Group], options: InductorOptions) -> None:
+    def __init__(
+        self, lowered: Lowered, groups: list[Group], options: InductorOptions, spends_inputs: bool
+    ) -> None:
         self.lowered = lowered
         self.groups = groups
         self.options = options
+        self.spends_inputs = spends_inputs
         self.kept = {out.buffer for out in lowered.outputs if isinstance(out, TensorRef)}
         self.uses: dict[str, list[int]] = {}
         for step, group in enumerate(groups):
             for name in self.touched(group):
                 self.uses.setdefault(name, []).append(step)
+        self.pinned = self.aliased()
+        self.born: list[list[str]] = [[] for _ in groups]
+        self.dies: list[list[str]] = [[] for _ in groups]
+        self.internal = {name for name in self.uses if self.is_internal(name)}
+        self.sizes: dict[str, int] = {}
+        """Hints of the bytes of the buffers that get memory or free it."""
 
     @staticmethod
     def touched(group: Group) -> set[str]:
@@ -56,56 +87,56 @@ class _Planner:
         return set().union(*(node.reads | node.writes for node in group.nodes))
 
     def plan(self) -> MemoryPlan:
-        count = len(self.groups)
-        internal = self.internal()
-        allocate: list[list[tuple[str, str | None]]] = [[] for _ in range(count)]
-        dies: list[list[str]] = [[] for _ in range(count)]
-        born: list[list[str]] = [[] for _ in range(count)]
-        buffers = self.lowered.buffers
-        for name, steps in self.uses.items():
-            if name in internal or buffers[name].role == "input":
-                continue
-            if buffers[name].role == "computed":
-                born[steps[0]].append(name)
-            if name not in self.kept:
-                dies[steps[-1]].append(name)
-        pinned = self.aliased()
-        pool: dict[tuple[object, ...], list[str]] = {}
-        taken: set[str] = set()
-        for step in range(count):
-            for name in sorted(born[step], key=_number):
-                waiting = pool.get(self.size_key(name), []) if self.options.reuse_memory else []
-                reuse = waiting.pop() if waiting else None
-                if reuse is not None:
-                    taken.add(reuse)
-                allocate[step].append((name, reuse))
-            for name in sorted(dies[step], key=_number):
-                if buffers[name].role == "computed" and name not in pinned:
-                    pool.setdefault(self.size_key(name), []).append(name)
+        self.find_lifetimes()
+        taken: dict[str, Allocation] = {}
+        if self.options.reuse_memory:
+            taken = self.in_place()
+            self.wait_for_memory(taken)
+        allocate = [
+            [taken.get(name) or Allocation(name) for name in sorted(names, key=_number)]
+            for names in self.born
+        ]
+        reused = {each.reuse for each in taken.values()}
         free = [
-            [name for name in sorted(names, key=_number) if name not in taken] for names in dies
+            [name for name in sorted(names, key=_number) if name not in reused]
+            for names in self.dies
         ]
         unused = [
             n
-            for n, b in buffers.items()
+            for n, b in self.lowered.buffers.items()
             if b.role == "computed" and n not in self.uses and n in self.kept
         ]
-        return MemoryPlan(internal, allocate, free, unused)
+        return MemoryPlan(self.internal, allocate, free, unused)
 
-    def internal(self) -> set[str]:
-        """Computed buffers that one kernel writes and only that kernel reads."""
-        result = set()
+    # Lifetimes
+
+    def find_lifetimes(self) -> None:
+        """Fill `born` and `dies`: the steps before and behind which buffers come and go."""
+        buffers = self.lowered.buffers
+        mutated = set(self.lowered.write_counts)
         for name, steps in self.uses.items():
-            group = self.groups[steps[0]]
-            if (
-                len(steps) == 1
-                and name not in self.kept
-                and self.lowered.buffers[name].role == "computed"
-                and not group.is_extern
-                and name in group.stores
+            role = buffers[name].role
+            if name in self.internal or (
+                role == "input" and (not self.spends_inputs or name in mutated)
             ):
-                result.add(name)
-        return result
+                continue
+            self.sizes[name] = self.bytes_of(name)
+            if role == "computed":
+                self.born[steps[0]].append(name)
+            if name not in self.kept:
+                self.dies[steps[-1]].append(name)
+
+    def is_internal(self, name: str) -> bool:
+        """Whether one kernel writes a computed buffer and only that kernel reads it."""
+        steps = self.uses[name]
+        group = self.groups[steps[0]]
+        return (
+            len(steps) == 1
+            and name not in self.kept
+            and self.lowered.buffers[name].role == "computed"
+            and not group.is_extern
+            and name in group.stores
+        )
 
     def aliased(self) -> set[str]:
         """Buffers that the result of an extern call may alias: their memory is not reused."""
@@ -115,6 +146,89 @@ class _Planner:
             if isinstance(node, ExternCall) and node.may_alias:
                 result |= node.reads
         return result
+
+    # Reuse
+
+    def in_place(self) -> dict[str, Allocation]:
+        """The buffers that a kernel writes over one that it is the last to read."""
+        overwrites = Overwrites(self.lowered, self.groups, self.kept, self.pinned)
+        taken: dict[str, Allocation] = {}
+        for step, group in enumerate(self.groups):
+            smallest = self.options.smallest_overwrite
+            free = [
+                name
+                for name in self.dies[step]
+                if name not in self.born[step] and self.sizes[name] >= smallest
+            ]
+            for name in sorted(self.born[step], key=_number):
+                for old in sorted(free, key=_number):
+                    if self.size_key(old) == self.size_key(name) and overwrites.allows(
+                        group, old, name
+                    ):
+                        taken[name] = Allocation(name, old, in_place=True)
+                        free.remove(old)
+                        break
+        return taken
+
+    def wait_for_memory(self, taken: dict[str, Allocation]) -> None:
+        """Have new buffers take over the memory of dead ones, if the peak does not rise while that
+        waits for them. The memory that was freed last is the likeliest to be in a cache.
+        """
+        live = self.live_bytes(taken)
+        limit = max(live, default=0)
+        pool: dict[tuple[object, ...], list[tuple[int, str]]] = {}
+        in_place = {each.reuse for each in taken.values()}
+        for step in range(len(self.groups)):
+            for name in sorted(self.born[step], key=_number):
+                waiting = pool.get(self.size_key(name))
+                if name in taken or not waiting:
+                    continue
+                died, old = waiting[-1]
+                size = self.sizes[name]
+                if any(live[at] + size > limit for at in range(died + 1, step)):
+                    continue
+                waiting.pop()
+                for at in range(died + 1, step):
+                    live[at] += size
+                taken[name] = Allocation(name, old)
+            for name in sorted(self.dies[step], key=_number):
+                if (
+                    self.lowered.buffers[name].role == "computed"
+                    and name not in self.pinned
+                    and name not in in_place
+                ):
+                    pool.setdefault(self.size_key(name), []).append((step, name))
+
+    def live_bytes(self, taken: dict[str, Allocation]) -> list[int]:
+        """The bytes alive in each step, inputs that are not spent left out."""
+        change = [0] * (len(self.groups) + 1)
+        for name, size in self.sizes.items():
+            steps = self.uses[name]
+            role = self.lowered.buffers[name].role
+            first = 0 if role == "input" else steps[0]
+            if name in taken:
+                first += 1  # counted as the memory that it overwrites
+            change[first] += size
+            if name not in self.kept:
+                change[steps[-1] + 1] -= size
+        total, result = 0, []
+        for delta in change[:-1]:
+            total += delta
+            result.append(total)
+        return result
+
+    def bytes_of(self, name: str) -> int:
+        """About how many bytes a buffer has."""
+        spec = self.lowered.buffers[name].spec
+        sizes = self.lowered.sizes
+        extent = 1
+        for size, stride in zip(
+            sizes.convert_all(spec.shape), sizes.convert_all(spec.stride), strict=True
+        ):
+            if sizes.hint(size) == 0:
+                return 0
+            extent += (sizes.hint(size) - 1) * sizes.hint(stride)
+        return extent * spec.dtype.itemsize
 
     def size_key(self, name: str) -> tuple[object, ...]:
         """Buffers with equal keys can use each other's memory: byte size and device."""
@@ -131,4 +245,4 @@ class _Planner:
 
 
 def _number(name: str) -> int:
-    return int(name.removeprefix("buf"))
+    return int(name.lstrip("abfgru"))
