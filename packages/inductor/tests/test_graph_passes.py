@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from flambeau_inductor import compile_graph
 from flambeau_inductor.check import check_graph
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.lowering.split_reduction import choose_parts
@@ -16,6 +17,7 @@ from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.primitives import Prim
 from flambeau_prims.spec import Spec
+from flambeau_runtime import load
 
 ADDMM = torch.ops.aten.addmm.default
 
@@ -25,16 +27,18 @@ def linear(
     device: str = "cuda",
     dtype: torch.dtype = torch.float32,
     bias_shape: tuple[int, ...] = (5,),
+    shapes: tuple[tuple[int, ...], ...] | None = None,
 ) -> Graph:
     """addmm(bias, x, w) and what reads it."""
-    shapes = (bias_shape, (3, 4), (4, 5))
+    shapes = shapes or (bias_shape, (3, 4), (4, 5))
     graph = Graph(
         [
             Value(name, Spec.of(shape, dtype=dtype, device=torch.device(device)))
             for name, shape in zip("bxw", shapes, strict=True)
         ]
     )
-    product = Value("y", Spec.of((3, 5), dtype=dtype, device=torch.device(device)))
+    shape = (shapes[1][0], shapes[2][1])
+    product = Value("y", Spec.of(shape, dtype=dtype, device=torch.device(device)))
     product.producer = Node(ADDMM, tuple(graph.inputs), {}, (product,), "model.py:1")
     graph.nodes.append(product.producer)
     builder = Builder(graph.nodes, ["b", "x", "w", "y"])
@@ -50,6 +54,10 @@ def widened(builder: Builder, y: Value) -> Value:
     return builder.tanh(builder.cast(y, torch.float32))
 
 
+def doubled(builder: Builder, y: Value) -> Value:
+    return builder.mul(builder.cast(y, torch.float32), 2.0)
+
+
 def names(graph: Graph) -> list[str]:
     return [node.op.name if isinstance(node.op, Prim) else str(node.op) for node in graph.nodes]
 
@@ -61,21 +69,51 @@ def test_the_bias_joins_the_kernel_that_reads_the_product() -> None:
     check_graph(graph)
 
 
-def test_values_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_is_added_in_float32() -> None:
+    graph = unfuse_bias(linear(widened, dtype=torch.bfloat16))
+    assert names(graph) == [
+        "aten.mm.default", "cast", "unsqueeze", "expand", "cast", "add", "cast", "cast", "tanh",
+    ]  # fmt: skip
+    check_graph(graph)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_values_stay(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     monkeypatch.setattr("flambeau_inductor.graph_passes.unfuse_bias._is_plain", lambda node: True)
-    graph = linear(tanh_of_a_view, device="cpu")
-    tensors = [torch.randn(5), torch.randn(3, 4), torch.randn(4, 5)]
+    read = tanh_of_a_view if dtype is torch.float32 else widened
+    graph = linear(read, device="cpu", dtype=dtype)
+    tensors = [torch.randn(shape).to(dtype) for shape in ((5,), (3, 4), (4, 5))]
     (before,) = run_graph(graph, tensors)
     changed = unfuse_bias(graph)
     assert names(changed)[0] == "aten.mm.default"
-    torch.testing.assert_close(run_graph(changed, tensors)[0], before)
+    torch.testing.assert_close(run_graph(changed, tensors)[0], before, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_sum_is_as_near_to_float64_as_eager(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    b, x, w = (torch.randn(shape, dtype=torch.float64) for shape in ((64,), (256, 96), (96, 64)))
+    tensors = [tensor.to(dtype) for tensor in (b, x / 96**0.5, w)]
+    reference = torch.addmm(*(tensor.double() for tensor in tensors)) * 2
+
+    def error(result: torch.Tensor) -> float:
+        return float((result.double() - reference).square().mean().sqrt())
+
+    eager = error(torch.addmm(*tensors).float() * 2)
+    monkeypatch.setattr("flambeau_inductor.graph_passes.unfuse_bias._is_plain", lambda node: True)
+    shapes = ((64,), (256, 96), (96, 64))
+    graph = linear(doubled, device="cpu", dtype=dtype, shapes=shapes)
+    (result,) = load(compile_graph(graph))(*tensors)
+    assert "aten.mm.default" in names(graph)
+    assert error(result) <= 1.1 * eager
 
 
 @pytest.mark.parametrize(
     "graph",
     [
         pytest.param(lambda: linear(tanh_of_a_view, device="cpu"), id="on a CPU"),
-        pytest.param(lambda: linear(widened, dtype=torch.bfloat16), id="rounded twice"),
+        pytest.param(lambda: linear(tanh_of_a_view, dtype=torch.float64), id="double"),
         pytest.param(lambda: linear(tanh_of_a_view, bias_shape=(3, 5)), id="not a row"),
         pytest.param(lambda: linear(lambda b, y: y), id="returned"),
         pytest.param(lambda: linear(lambda b, y: b.reshape(y, (15,))), id="a view returned"),

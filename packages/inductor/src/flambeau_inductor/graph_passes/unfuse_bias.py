@@ -5,9 +5,11 @@
                                                        z = prims.tanh(y)
 
 The addition then costs nothing, since it is part of the kernel that reads the product, and the
-library chooses freely among its kernels for the product alone (split along k, for example). Only
-for float32: in shorter formats the sum would be rounded twice. And only on a GPU: on a CPU the
-library adds the bias as it writes.
+library chooses freely among its kernels for the product alone (split along k, for example). In half
+precision the product is rounded before the addition; the sum that the kernel goes on with is not
+(`InductorOptions.elide_cast_pairs`), so there is one rounding as before. Only on a GPU: on a CPU
+the library adds the bias as it writes. A product that leaves the graph, or that a library reads,
+keeps its bias.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_prims.builder import Builder
+from flambeau_prims.builder import Builder, compute_dtype
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.primitives import PRIMS, Kind, Prim
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _ADDMM = torch.ops.aten.addmm.default
 _MM = torch.ops.aten.mm.default
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def unfuse_bias(graph: Graph) -> Graph:
@@ -50,7 +53,7 @@ def _is_plain(node: Node) -> bool:
         out is not None
         and not node.kwargs
         and out.spec.device.type == "cuda"
-        and out.spec.dtype is torch.float32
+        and out.spec.dtype in _DTYPES
         and bias.spec.shape == out.spec.shape[1:]
     )
 
@@ -78,6 +81,12 @@ def _unfuse(builder: Builder, node: Node) -> None:
     product.producer = Node(_MM, (x, w), {}, (product,), node.where)
     builder.nodes.append(product.producer)
     builder.line = node.where
-    spread = builder.expand(builder.unsqueeze(bias, 0), out.spec.shape)
-    out.producer = Node(PRIMS["add"], (product, spread), {}, (out,), node.where)
-    builder.nodes.append(out.producer)
+    dtype, wide = out.spec.dtype, compute_dtype(out.spec.dtype)
+    spread = builder.expand(builder.unsqueeze(builder.cast(bias, wide), 0), out.spec.shape)
+    if wide is dtype:
+        last = Node(PRIMS["add"], (product, spread), {}, (out,), node.where)
+    else:
+        total = builder.add(builder.cast(product, wide), spread)
+        last = Node(PRIMS["cast"], (total, dtype), {}, (out,), node.where)
+    out.producer = last
+    builder.nodes.append(last)
