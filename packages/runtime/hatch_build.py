@@ -1,5 +1,5 @@
-"""Builds flambeau_runtime/_core from csrc/ with the system's C compiler: as a hatchling build hook,
-and in place.
+"""Builds flambeau_runtime/_core from csrc/ with the system's C and C++ compilers: as a hatchling
+build hook, and in place.
 
     # for development: writes the .so beside the package in src/
     python hatch_build.py --inplace
@@ -30,11 +30,9 @@ except ImportError:  # `--inplace` needs only a compiler
 ROOT = Path(__file__).resolve().parent
 EXTENSION = "flambeau_runtime/_core" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 FLAGS = [
-    "-std=gnu11",
     "-O2",
     "-g",
     "-fPIC",
-    "-shared",
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
@@ -46,9 +44,9 @@ FLAGS = [
 
 
 def source_hash(folder: Path = ROOT / "csrc") -> str:
-    """Hash of all C sources and headers, by name and content."""
+    """Hash of all sources and headers, by name and content."""
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.c"), *folder.glob("*.h")]):
+    for path in sorted([*folder.glob("*.c"), *folder.glob("*.cpp"), *folder.glob("*.h")]):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
@@ -58,27 +56,39 @@ def build(target: Path) -> None:
     """Compiles and links the extension to `target`, atomically; CalledProcessError or OSError when
     that fails.
     """
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    compiler, cpp_compiler = _compiler("CC", "cc"), _compiler("CXX", "c++")
     include = sysconfig.get_path("include")
     sources = [str(path) for path in sorted((ROOT / "csrc").glob("*.c"))]
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        objects = []
+        for path in sorted((ROOT / "csrc").glob("*.cpp")):
+            objects.append(f"{scratch}/{path.stem}.o")
+            command = [*cpp_compiler, "-std=gnu++17", *FLAGS, "-c", str(path), "-o", objects[-1]]
+            subprocess.run(command, check=True)
         made = Path(scratch) / target.name
         command = [
             *compiler,
+            "-std=gnu11",
+            "-shared",
             *FLAGS,
             f'-DSOURCE_HASH="{source_hash()}"',
             f"-I{include}",
             *sources,
+            *objects,
             "-o",
             str(made),
         ]
         if sys.platform == "darwin":
-            command += ["-undefined", "dynamic_lookup"]
+            command += ["-undefined", "dynamic_lookup", "-lc++"]
         else:
-            command += ["-ldl"]
+            command += ["-ldl", "-lstdc++"]
         subprocess.run(command, check=True)
         made.replace(target)
+
+
+def _compiler(variable: str, default: str) -> list[str]:
+    return shlex.split(os.environ.get(variable) or sysconfig.get_config_var(variable) or default)
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]

@@ -7,7 +7,8 @@
  *   - `objects`: Python objects that steps refer to (operators, argument trees, messages).
  * An Executor is immutable once made; what a call needs stands on that call's C stack, so any number of threads may call it.
  */
-#include "executor.h"
+#include "dispatch.h"
+#include "warnings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,10 @@ enum Opcode {
     OP_MOVE,        /* slot from: the same memory under a new name */
     OP_LAUNCH,      /* function n_buffers ints message(-1) buffer...: with a message, the kernel returns a status to check */
     OP_LAUNCH_GPU,  /* kernel n_buffers n_ints ints grid buffer...: kernel is an object, grid three values */
-    OP_MATMUL,      /* function message n_tensors scaled alpha beta tensor...: an out= matrix product of the C interface */
+    OP_MATMUL,      /* own_length call_length function n_tensors scaled alpha beta tensor...: an out= matrix product of the C interface */
+    OP_DISPATCH,    /* own_length call_length, then see dispatch.h: an operator, called through torch's dispatcher */
+                    /* Both are followed by the OP_CALL that makes the same call through Python.  It is made where they fail,
+                     * and raises eager's exception: the C interface hands over no types. */
     OP_CALL,        /* operator positional keywords(-1) message n_outputs output(-1)... */
     OP_FREE,        /* slot */
     OP_RELEASE_GIL, /* until the next OP_TAKE_GIL */
@@ -49,9 +53,7 @@ static int shim_failed(Call *call, const char *what)
     char text[600];
     snprintf(text, sizeof text, "%s", why && why[0] ? why : "torch reported the cause on standard error");
     take_gil(call);
-    /* The stable interface hands over the text only; a kernel that lacks a dtype raises this type in eager. */
-    PyObject *type = strstr(text, " not implemented for '") ? PyExc_NotImplementedError : PyExc_RuntimeError;
-    PyErr_Format(type, "%s in %s: %s", what, call->ex->name, text);
+    PyErr_Format(PyExc_RuntimeError, "%s in %s: %s", what, call->ex->name, text);
     return -1;
 }
 
@@ -354,19 +356,17 @@ static int launch_gpu(Call *call, const int64_t *pc)
     return call->launches == NULL ? 0 : note_launch(call, kernel, buffers, pc);
 }
 
-/* pc points at: function message n_tensors scaled beta alpha tensor... */
-static int matmul(Call *call, const int64_t *pc)
+/* pc points at: function n_tensors scaled beta alpha tensor... */
+static bool matmul(Call *call, const int64_t *pc)
 {
     Handle t[4] = {0};
     double beta, alpha;
-    memcpy(&beta, &pc[4], sizeof beta);
-    memcpy(&alpha, &pc[5], sizeof alpha);
-    for (int64_t i = 0; i < pc[2]; i++) t[i] = call->slots[pc[6 + i]].handle;
+    memcpy(&beta, &pc[3], sizeof beta);
+    memcpy(&alpha, &pc[4], sizeof alpha);
+    for (int64_t i = 0; i < pc[1]; i++) t[i] = call->slots[pc[5 + i]].handle;
     const uintptr_t f = (uintptr_t)pc[0];
-    const int32_t failed = pc[3] ? ((int32_t(*)(Handle, Handle, Handle, Handle, double, double))f)(t[0], t[1], t[2], t[3], beta, alpha)
-                                 : ((int32_t(*)(Handle, Handle, Handle))f)(t[0], t[1], t[2]);
-    if (!failed) return 0;
-    return shim_failed(call, PyUnicode_AsUTF8(PyTuple_GET_ITEM(call->ex->objects, pc[1])));
+    return pc[2] ? !((int32_t(*)(Handle, Handle, Handle, Handle, double, double))f)(t[0], t[1], t[2], t[3], beta, alpha)
+                 : !((int32_t(*)(Handle, Handle, Handle))f)(t[0], t[1], t[2]);
 }
 
 static int run_code(Call *call)
@@ -414,9 +414,12 @@ static int run_code(Call *call)
                 pc += 5 + pc[1];
                 break;
             case OP_MATMUL:
-                if (matmul(call, pc)) return -1;
-                pc += 6 + pc[2];
+            case OP_DISPATCH: {
+                const bool done = pc[-1] == OP_MATMUL ? matmul(call, pc + 2) : dispatch_call(call, pc + 2);
+                if (!done) take_gil(call);
+                pc += done ? pc[0] + pc[1] : pc[0];
                 break;
+            }
             case OP_CALL:
                 if (call_operator(call, pc)) return -1;
                 pc += 5 + pc[4];
@@ -441,6 +444,33 @@ static int run_code(Call *call)
 }
 
 /* 6. A call */
+
+/* End what run_below began with the warnings: -1 with an exception set if the run failed or a warning is an exception. */
+static int end_warnings(void *buffer, int failed)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!flush_warnings(torch_api.destroy_warnings, buffer)) {
+        PyErr_Restore(type, value, traceback);
+        return failed;
+    }
+    if (!failed) return -1;
+    PyErr_Clear(); /* the exception of the run stands */
+    PyErr_Restore(type, value, traceback);
+    return -1;
+}
+
+/* Run the code of a Program that calls operators: below autograd and autocast, with torch's warnings going to Python. */
+static int run_below(Call *call)
+{
+    _Alignas(16) char guard[GUARD_BYTES], warnings[WARNING_BUFFER_BYTES];
+    torch_api.exclude_enter(guard, torch_api.below_keys);
+    if (torch_api.buffer_warnings != NULL) torch_api.buffer_warnings(warnings);
+    int failed = run_code(call);
+    if (torch_api.buffer_warnings != NULL) failed = end_warnings(warnings, failed);
+    torch_api.exclude_exit(guard);
+    return failed;
+}
 
 static PyObject *collect_outputs(Call *call)
 {
@@ -530,10 +560,7 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
         call.values = scratch;
     }
     if (spent != NULL) take_inputs(ex, spent, slots);
-    _Alignas(16) char guard[GUARD_BYTES];
-    if (ex->below) torch_api.exclude_enter(guard, torch_api.below_keys);
-    int failed = run_code(&call);
-    if (ex->below) torch_api.exclude_exit(guard);
+    int failed = ex->below ? run_below(&call) : run_code(&call);
     if (!failed && launches == NULL) failed = executor_bump_versions(ex, args, unversioned);
     PyObject *result = failed ? NULL : collect_outputs(&call);
     for (Py_ssize_t i = 0; i < ex->n_slots; i++) drop(&slots[i]);

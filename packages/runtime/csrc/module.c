@@ -59,6 +59,12 @@ static PyObject *read_symbols(PyObject *module, PyObject *const *args, Py_ssize_
     return made;
 }
 
+/* Whether operators can be called through libtorch's dispatcher, and whether a failure is silent there. */
+static PyObject *dispatcher(PyObject *module, PyObject *unused)
+{
+    return Py_BuildValue("(OO)", torch_api.dispatches ? Py_True : Py_False, torch_api.exception_what ? Py_True : Py_False);
+}
+
 static PyObject *use_count(PyObject *module, PyObject *tensor)
 {
     if (!PyObject_TypeCheck(tensor, torch_api.tensor_type) || !torch_api.use_count) Py_RETURN_NONE;
@@ -90,6 +96,9 @@ static PyMethodDef methods[] = {
     {"open_cuda", open_cuda, METH_O, "open_cuda(libtorch_cuda): open the driver; RuntimeError if it is not there."},
     {"read_symbols", (PyCFunction)(void (*)(void))read_symbols, METH_FASTCALL,
      "read_symbols(executor, *args) -> bytes: the symbolic sizes of a call, as int64."},
+    {"dispatcher", dispatcher, METH_NOARGS,
+     "dispatcher() -> (usable, silent): whether operators can be called without Python objects, and whether torch prints nothing "
+     "where such a call fails."},
     {"use_count", use_count, METH_O, "use_count(tensor) -> how many tensors and storages share its memory; None if unknown."},
     {"is_capturing", is_capturing, METH_O, "is_capturing(stream) -> whether a stream is being captured into a CUDA graph."},
     {"begin_capture", begin_capture, METH_O, "begin_capture(stream): take down what this thread launches there."},

@@ -1,4 +1,4 @@
-#include "torch_shim.h"
+#include "dispatch.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -115,6 +115,11 @@ int torch_api_init(const char *libtorch, const char *libc10, const char *libpyth
         return -1;
     void *what = dlsym(torch, "torch_exception_get_what_without_backtrace");
     memcpy(&api.exception_what, &what, sizeof what);
+    void *buffer = dlsym(py, "_ZN5torch16PyWarningHandlerC1Ev"), *destroy = dlsym(py, "_ZN5torch16PyWarningHandlerD1Ev");
+    if (buffer != NULL && destroy != NULL) {
+        memcpy(&api.buffer_warnings, &buffer, sizeof buffer);
+        memcpy(&api.destroy_warnings, &destroy, sizeof destroy);
+    }
     /* By constant reference (2.12 on), else by value, which the C++ ABI passes as a hidden pointer to a caller-owned copy. */
     void *wrap = dlsym(py, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
     if (wrap == NULL) wrap = dlsym(py, "_Z16THPVariable_WrapN2at10TensorBaseE");
@@ -129,5 +134,6 @@ int torch_api_init(const char *libtorch, const char *libc10, const char *libpyth
     probe_use_count(&api, (char *)sample + api.slot, storage);
     api.ready = true;
     torch_api = api;
+    torch_api.dispatches = dispatch_init(torch, (char *)sample + api.slot);
     return 0;
 }

@@ -22,12 +22,14 @@ typedef struct {
     int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
     int32_t (*reinterpret)(Handle, int64_t, const int64_t *, const int64_t *, int64_t, Handle *);
     int32_t (*delete_tensor)(Handle);
-    const char *(*exception_what)(void); /* may be NULL */
+    const char *(*exception_what)(void); /* may be NULL: failures are then printed on standard error */
 
     /* C++ symbols, by their mangled names.  The guard takes its key set in a register: it is one 64-bit word. */
     void (*bump_version)(Handle);
     void (*exclude_enter)(void *guard, uint64_t keys);
     void (*exclude_exit)(void *guard);
+    void (*buffer_warnings)(void *buffer);  /* may be NULL, like the next: PyWarningHandler's constructor */
+    void (*destroy_warnings)(void *buffer); /* and its destructor, see warnings.h */
     PyObject *(*wrap)(Handle); /* THPVariable_Wrap: may move from its argument, never frees it */
 
     size_t slot;          /* where the TensorImpl word stands inside a Python tensor */
@@ -37,6 +39,7 @@ typedef struct {
     PyTypeObject *tensor_type;
     PyObject *is_inference;   /* torch.Tensor.is_inference */
     PyObject *inference_mode; /* torch.is_inference_mode_enabled */
+    bool dispatches; /* operators can be called through its dispatcher, see dispatch.h */
     bool ready;
 } TorchApi;
 

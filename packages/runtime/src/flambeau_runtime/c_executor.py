@@ -11,7 +11,6 @@ expressions are copied into place at the start of a call.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Mapping
 from functools import lru_cache
@@ -23,7 +22,9 @@ import torch
 
 from flambeau_runtime import dims
 from flambeau_runtime.dims import difference
+from flambeau_runtime.dispatch import DEVICE_CODES, DTYPE_CODES, dispatched
 from flambeau_runtime.externs import (
+    bits_of,
     constant,
     find_operator,
     is_constant,
@@ -56,39 +57,14 @@ from flambeau_runtime.program import (
     LAUNCH,
     LAUNCH_GPU,
     MATMUL,
+    DISPATCH,
     CALL,
     FREE,
     RELEASE_GIL,
     TAKE_GIL,
     RETURN,
-) = range(12)
+) = range(13)
 OUT_NONE, OUT_SLOT, OUT_INT = -1, 0, 1
-
-# torch's ScalarType numbers, fixed by its serialisation format.
-DTYPE_CODES = {
-    "uint8": 0,
-    "int8": 1,
-    "int16": 2,
-    "int32": 3,
-    "int64": 4,
-    "float16": 5,
-    "float32": 6,
-    "float64": 7,
-    "complex32": 8,
-    "complex64": 9,
-    "complex128": 10,
-    "bool": 11,
-    "bfloat16": 15,
-    "float8_e5m2": 23,
-    "float8_e4m3fn": 24,
-    "float8_e5m2fnuz": 25,
-    "float8_e4m3fnuz": 26,
-    "uint16": 27,
-    "uint32": 28,
-    "uint64": 29,
-    "float8_e8m0fnu": 44,
-}
-DEVICE_CODES = {"cpu": 0, "cuda": 1}
 
 # out= overloads that are called through libtorch's C interface: its function, number of tensors
 # with out first, beta and alpha?
@@ -138,7 +114,7 @@ class Assembler:
             if len(self.code) == before:
                 continue
             opcode = self.code[before]
-            if heavy and not released and opcode in (LAUNCH, LAUNCH_GPU, MATMUL):
+            if heavy and not released and opcode in (LAUNCH, LAUNCH_GPU, MATMUL, DISPATCH):
                 self.code.insert(before, RELEASE_GIL)
                 released = True
             elif released and opcode == CALL:
@@ -287,8 +263,15 @@ class Assembler:
         self._emit_call(view_of, trees, (), "a view of another dtype", (slot,))
 
     def _emit_extern(self, step: Extern) -> None:
-        if self._emit_matmul(step):
-            return
+        direct = self._matmul(step) or self._dispatched(step)
+        before = len(self.code)
+        self._emit_python_call(step)
+        if direct is not None:
+            opcode, *operands = direct
+            lengths = [2 + len(operands), len(self.code) - before]
+            self.code[before:before] = [opcode, *lengths, *operands]
+
+    def _emit_python_call(self, step: Extern) -> None:
         keywords = (*step.kwargs, *(key for key, _ in step.out))
         trees = (
             *(self._tree(arg) for arg in step.args),
@@ -319,13 +302,13 @@ class Assembler:
             *outputs,
         ]
 
-    def _emit_matmul(self, step: Extern) -> bool:
-        """Call a matrix product through the C interface if this call is of the plain form and all
-        is on one kind of device.
+    def _matmul(self, step: Extern) -> list[int] | None:
+        """OP_MATMUL and its operands but the lengths, if this is a matrix product of the plain form
+        and all is on one kind of device.
         """
         known = MATMULS.get(step.op)
         if known is None or len(step.out) != 1:
-            return False
+            return None
         function, n_tensors, scaled = known
         names = [step.out[0][1], *refs_of(step.args)]
         if (
@@ -333,29 +316,32 @@ class Assembler:
             or len(step.args) != n_tensors - 1
             or not set(step.kwargs) <= ({"beta", "alpha"} if scaled else set())
         ):
-            return False
+            return None
         beta, alpha = step.kwargs.get("beta", 1), step.kwargs.get("alpha", 1)
         kinds = {torch.device(self.tensors[name].device).type for name in names}
         if len(kinds) != 1 or not (
             isinstance(beta, (int, float)) and isinstance(alpha, (int, float))
         ):
-            return False
+            return None
         address = find_shim(self.core, f"aoti_torch_{kinds.pop()}_{function}")
         if not address:
-            return False
-        self.below = True  # the kernels may call operators that count as writes
-        scales = struct.unpack("qq", struct.pack("dd", beta, alpha))
+            return None
+        scales = (bits_of(beta), bits_of(alpha))
         tensors = [self.slots[name] for name in names]
-        self.code += [
-            MATMUL,
-            address,
-            self._object(step.op),
-            n_tensors,
-            int(scaled),
-            *scales,
-            *tensors,
-        ]
-        return True
+        return [MATMUL, address, n_tensors, int(scaled), *scales, *tensors]
+
+    def _dispatched(self, step: Extern) -> list[int] | None:
+        """OP_DISPATCH and its operands but the lengths, if torch's dispatcher can be asked. Where
+        torch prints what fails (before 2.12), calls on the CPU go through Python: data makes them
+        fail in programs that expect it.
+        """
+        usable, silent = self.core.dispatcher()
+        names = [*refs_of((step.args, step.kwargs)), *filter(None, step.outputs)]
+        on_cpu = any(torch.device(self.tensors[name].device).type == "cpu" for name in names)
+        if not usable or (on_cpu and not silent):
+            return None
+        operands = dispatched(step, self.slots.__getitem__, self._value, self._object)
+        return None if operands is None else [DISPATCH, *operands]
 
     def _tree(self, arg: Any) -> tuple[str, Any]:
         if isinstance(arg, Ref):

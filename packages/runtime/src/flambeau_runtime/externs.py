@@ -8,7 +8,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from flambeau_runtime.program import Device, Dtype, Float, Layout, MemoryFormat, Ref, SizeExpr
+from flambeau_runtime.program import (
+    Device,
+    Dtype,
+    Extern,
+    Float,
+    Layout,
+    MemoryFormat,
+    Ref,
+    SizeExpr,
+)
 
 Marker = TypeVar("Marker", Ref, SizeExpr, Float)
 
@@ -20,20 +29,25 @@ _LAYOUTS: dict[str, torch.layout] = {
 }
 
 
-def find_operator(name: str) -> Callable[..., Any]:
-    """The callable of an overload named "aten.mm.out" ("namespace.operator.overload")."""
+def overload_of(name: str) -> Any:
+    """The OpOverload named "aten.mm.out" ("namespace.operator.overload")."""
     try:
         namespace, operator, overload = name.split(".")
-        result = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+        return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
     except (AttributeError, ValueError) as error:
         raise ValueError(f"there is no operator overload {name!r} in this torch") from error
-    if name in _NEEDS_GRAD_MODE:
+
+
+def find_operator(name: str) -> Callable[..., Any]:
+    """What calls an overload with the least overhead."""
+    result = overload_of(name)
+    if name in NEEDS_GRAD_MODE:
         return _with_grad_mode(result)
     # OpOverload.__call__ only forwards to _op: one Python frame less a call.
     return getattr(result, "_op", result)
 
 
-_NEEDS_GRAD_MODE = frozenset({"aten.mkldnn_rnn_layer.default"})
+NEEDS_GRAD_MODE = frozenset({"aten.mkldnn_rnn_layer.default"})
 """Operators that omit the backward's data (oneDNN's workspace) while grad mode is off."""
 
 
@@ -43,6 +57,26 @@ def _with_grad_mode(operator: Callable[..., Any]) -> Callable[..., Any]:
             return operator(*args, **kwargs)
 
     return call
+
+
+def is_random(step: Extern) -> bool:
+    """Whether a call advances a random number generator."""
+    seeded = torch.Tag.nondeterministic_seeded in overload_of(step.op).tags
+    return seeded and not ("attention" in step.op and not has_dropout(step))
+
+
+def has_dropout(step: Extern) -> bool:
+    """Whether a call of attention has dropout."""
+    return argument_of(step, "dropout_p") not in (None, 0.0)
+
+
+def argument_of(step: Extern, name: str) -> Any:
+    """An argument of a call by its name in the operator's schema; None if it has none such."""
+    for position, argument in enumerate(overload_of(step.op)._schema.arguments):
+        if argument.name == name:
+            given = step.args[position] if position < len(step.args) else argument.default_value
+            return step.kwargs.get(name, given)
+    return None
 
 
 def constant(arg: Any) -> Any:

@@ -88,7 +88,7 @@ def source_is_newer() -> bool:
     digest = (
         hashlib.sha256()
     )  # as source_hash in hatch_build.py, whose import would bring hatchling in
-    for path in sorted([*folder.glob("*.c"), *folder.glob("*.h")]):
+    for path in sorted([*folder.glob("*.c"), *folder.glob("*.cpp"), *folder.glob("*.h")]):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16] != _core.SOURCE_HASH

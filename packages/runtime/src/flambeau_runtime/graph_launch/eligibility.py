@@ -7,10 +7,9 @@ depend on data), or if a call runs code that we know nothing about.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from flambeau_runtime.externs import argument_of, has_dropout, is_random
 from flambeau_runtime.program import Extern, Launch, Program, Ref
 
 _HOST_READS = frozenset(
@@ -77,8 +76,8 @@ def idle_tensors(program: Program) -> frozenset[str]:
     """
     idle: set[str] = set()
     for step in program.steps:
-        if isinstance(step, Extern) and "attention" in step.op and not _drops(step):
-            given = (_argument(step, name) for name in ("philox_seed", "philox_offset"))
+        if isinstance(step, Extern) and "attention" in step.op and not has_dropout(step):
+            given = (argument_of(step, name) for name in ("philox_seed", "philox_offset"))
             idle.update(arg.name for arg in given if isinstance(arg, Ref))
             idle.update(filter(None, step.outputs))
     return frozenset(
@@ -88,28 +87,4 @@ def idle_tensors(program: Program) -> frozenset[str]:
 
 def draws_random_numbers(program: Program) -> bool:
     """Whether a library call of the Program advances a random number generator."""
-    return any(isinstance(step, Extern) and _is_random(step) for step in program.steps)
-
-
-def _is_random(step: Extern) -> bool:
-    seeded = torch.Tag.nondeterministic_seeded in _overload(step.op).tags
-    return seeded and not ("attention" in step.op and not _drops(step))
-
-
-def _drops(step: Extern) -> bool:
-    """Whether a call of attention has dropout."""
-    return _argument(step, "dropout_p") not in (None, 0.0)
-
-
-def _argument(step: Extern, name: str) -> Any:
-    """An argument of a call by its name in the operator's schema; None if it has none such."""
-    for position, argument in enumerate(_overload(step.op)._schema.arguments):
-        if argument.name == name:
-            given = step.args[position] if position < len(step.args) else argument.default_value
-            return step.kwargs.get(name, given)
-    return None
-
-
-def _overload(op: str) -> Any:
-    namespace, name, overload = op.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return any(isinstance(step, Extern) and is_random(step) for step in program.steps)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from flambeau_runtime.c_executor import DTYPE_CODES
+from flambeau_runtime.dispatch import DTYPE_CODES
 from flambeau_runtime.graph_launch.eligibility import draws_random_numbers, idle_tensors
 from flambeau_runtime.graph_launch.memory import memory_of_tensors
 from flambeau_runtime.graph_launch.pool import Pool, allocates_from_a_pool
