@@ -20,6 +20,7 @@ from flambeau_prims.spec import Spec
 from flambeau_runtime import load
 
 ADDMM = torch.ops.aten.addmm.default
+CONVOLUTION = torch.ops.aten.convolution.default
 
 
 def linear(
@@ -107,6 +108,48 @@ def test_the_sum_is_as_near_to_float64_as_eager(
     (result,) = load(compile_graph(graph))(*tensors)
     assert "aten.mm.default" in names(graph)
     assert error(result) <= 1.1 * eager
+
+
+def convolved(dims: int, dtype: torch.dtype, device: str, transposed: bool = False) -> Graph:
+    """relu(convolution(x, w, bias)), in channels-last layout if there are two dims."""
+    place = {"dtype": dtype, "device": torch.device(device)}
+    shapes = {"x": (2, 4, *[5] * dims), "w": (4, 4, *[3] * dims), "b": (4,)}
+    graph = Graph([Value(name, Spec.of(shape, **place)) for name, shape in shapes.items()])
+    shape = (2, 4, *[7 if transposed else 3] * dims)
+    stride = None if dims != 2 else (shape[1] * shape[2] * shape[3], 1, 4 * shape[3], 4)
+    out = Value("y", Spec.of(shape, stride=stride, **place))
+    settings = ([1] * dims, [0] * dims, [1] * dims, transposed, [0] * dims, 1)
+    out.producer = Node(CONVOLUTION, (*graph.inputs, *settings), {}, (out,), "model.py:1")
+    graph.nodes.append(out.producer)
+    builder = Builder(graph.nodes, ["x", "w", "b", "y"])
+    graph.outputs = [builder.maximum(builder.cast(out, torch.float32), 0.0)]
+    return graph
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dims", "transposed"), [(1, False), (2, False), (2, True), (3, False)])
+def test_the_bias_of_a_convolution_joins_the_kernel_behind_it(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, dims: int, transposed: bool
+) -> None:
+    graph = unfuse_bias(convolved(dims, dtype, "cuda", transposed))
+    assert names(graph)[0] == "aten.convolution.default" and "add" in names(graph)
+    assert graph.nodes[0].args[2] is None
+    assert (
+        graph.nodes[0].outputs[0].spec
+        == convolved(dims, dtype, "cuda", transposed).nodes[0].outputs[0].spec
+    )
+    check_graph(graph)
+    assert names(unfuse_bias(convolved(dims, dtype, "cpu")))[1] != "add"
+    plain = convolved(dims, dtype, "cpu", transposed)
+    tensors = [torch.randn(value.spec.shape).to(dtype) for value in plain.inputs]
+    (before,) = run_graph(plain, tensors)
+    monkeypatch.setattr("flambeau_inductor.graph_passes.unfuse_bias._is_plain", lambda node: True)
+    changed = unfuse_bias(plain)
+    assert changed.nodes[0].args[2] is None
+    tolerance = 1e-5 if dtype is torch.float32 else 3e-2
+    torch.testing.assert_close(
+        run_graph(changed, tensors)[0], before, atol=tolerance, rtol=tolerance
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Take the bias out of a matrix product whose readers are kernels of our own.
+"""Take the bias out of a matrix product or convolution whose readers are kernels of our own.
 
     y: f32[8, 64] = aten.addmm.default(b, x, w)        m: f32[8, 64] = aten.mm.default(x, w)
     z = prims.tanh(y)                            ->    y = prims.add(m, b expanded)
@@ -7,9 +7,9 @@
 The addition then costs nothing, since it is part of the kernel that reads the product, and the
 library chooses freely among its kernels for the product alone (split along k, for example). In half
 precision the product is rounded before the addition; the sum that the kernel goes on with is not
-(`InductorOptions.elide_cast_pairs`), so there is one rounding as before. Only on a GPU: on a CPU
-the library adds the bias as it writes. A product that leaves the graph, or that a library reads,
-keeps its bias.
+(`InductorOptions.elide_cast_pairs`), so there is one rounding as before. A convolution's bias is
+added by a separate kernel of the library. Only on a GPU: on a CPU the libraries add the bias as
+they write. A product that leaves the graph, or that a library reads, keeps its bias.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ if TYPE_CHECKING:
 
 _ADDMM = torch.ops.aten.addmm.default
 _MM = torch.ops.aten.mm.default
+_CONVOLUTION = torch.ops.aten.convolution.default
+_BIASED = {_ADDMM, _CONVOLUTION}
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def unfuse_bias(graph: Graph) -> Graph:
-    """Rewrite the products of `graph`, in place."""
-    if not any(node.op is _ADDMM for node in graph.nodes):
+    """Rewrite the products and convolutions of `graph`, in place."""
+    if not any(node.op in _BIASED for node in graph.nodes):
         return graph
     users = graph.users()
     kept = set(graph.live_at_exit())
     nodes: list[Node] = []
     builder = Builder(nodes, (value.name for value in users))
     for node in graph.nodes:
-        if node.op is _ADDMM and _is_plain(node) and _is_read_by_kernels(node, users, kept):
+        if node.op in _BIASED and _is_plain(node) and _is_read_by_kernels(node, users, kept):
             _unfuse(builder, node)
         else:
             nodes.append(node)
@@ -48,13 +50,14 @@ def unfuse_bias(graph: Graph) -> Graph:
 
 
 def _is_plain(node: Node) -> bool:
-    bias, (out,) = node.args[0], node.outputs
+    bias, (out,) = node.args[2 if node.op is _CONVOLUTION else 0], node.outputs
     return (
-        out is not None
+        bias is not None
+        and out is not None
         and not node.kwargs
         and out.spec.device.type == "cuda"
         and out.spec.dtype in _DTYPES
-        and bias.spec.shape == out.spec.shape[1:]
+        and (node.op is _CONVOLUTION or bias.spec.shape == out.spec.shape[1:])
     )
 
 
@@ -74,19 +77,28 @@ def _is_read_by_kernels(node: Node, users: dict[Value, list[Node]], kept: set[Va
 
 
 def _unfuse(builder: Builder, node: Node) -> None:
-    bias, x, w = node.args
     (out,) = node.outputs
     assert out is not None
-    product = Value(builder.fresh_name(), out.spec)
-    product.producer = Node(_MM, (x, w), {}, (product,), node.where)
-    builder.nodes.append(product.producer)
+    if node.op is _CONVOLUTION:
+        x, w, bias, *rest = node.args
+        call = Node(node.op, (x, w, None, *rest), {}, (), node.where)
+        row = (out.spec.shape[1], *[1] * (out.spec.ndim - 2))  # one number a channel
+    else:
+        bias, x, w = node.args
+        call = Node(_MM, (x, w), {}, (), node.where)
+        row = bias.spec.shape
+    product = Value(builder.fresh_name(), out.spec, call)
+    call.outputs = (product,)
+    builder.nodes.append(call)
     builder.line = node.where
     dtype, wide = out.spec.dtype, compute_dtype(out.spec.dtype)
-    spread = builder.expand(builder.unsqueeze(builder.cast(bias, wide), 0), out.spec.shape)
+    spread = builder.unsqueeze(builder.reshape(builder.cast(bias, wide), row), 0)
+    spread = builder.expand(spread, out.spec.shape)
     if wide is dtype:
         last = Node(PRIMS["add"], (product, spread), {}, (out,), node.where)
     else:
         total = builder.add(builder.cast(product, wide), spread)
+        total.spec = total.spec.replace(stride=out.spec.stride)
         last = Node(PRIMS["cast"], (total, dtype), {}, (out,), node.where)
     out.producer = last
     builder.nodes.append(last)
