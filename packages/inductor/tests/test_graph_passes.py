@@ -10,8 +10,8 @@ import torch
 from flambeau_inductor import compile_graph
 from flambeau_inductor.check import check_graph
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
-from flambeau_inductor.lowering.split_reduction import choose_parts
 from flambeau_inductor.options import InductorOptions
+from flambeau_inductor.split_reduction import choose_parts
 from flambeau_prims.builder import Builder
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value

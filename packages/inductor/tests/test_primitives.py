@@ -138,6 +138,26 @@ def test_split_reduction(tester, name, parts):
     tester.check(lambda b, x: (b.any(x, (0,)), b.all(x, (0, 1))), bits, options=options)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 100])
+@pytest.mark.parametrize("name", ["sum_exp", "squared_deviations"])
+def test_reduction_with_several_accumulators(tester, name, parts):
+    """Whole, and from partial results: far from 0, of one element, with chunks of -inf alone."""
+    options = InductorOptions(debug_checks=True, reduction_parts=parts)
+    far = torch.randn(9, 5, 6) + 30
+    low = torch.randn(9, 5, 6)
+    low[2:6], low[:, 1] = -math.inf, -math.inf
+    low[7, 2, 3], low[3, 4, 4] = math.inf, math.nan
+    for x in (far, torch.randn(6, 9, 5).permute(1, 2, 0), low, torch.randn(9, 1, 5)[:, :, :1]):
+        for dims in ((0,), (1, 2), (0, 2), (1,), (0, 1, 2)):
+            tester.check(
+                lambda b, x, dims=dims: (getattr(b, name)(x, dims), b.sum(x, dims)),
+                x,
+                options=options,
+                rtol=1e-4,
+                atol=1e-5,
+            )
+
+
 @pytest.mark.parametrize("name", ["any", "all"])
 def test_bool_reduction(tester, name):
     x = torch.rand(4, 6) > 0.7

@@ -26,6 +26,8 @@ SAMPLES: dict[str, list[tuple[Any, ...]]] = {
     "cast": [(x, torch.int64), (mask, torch.bfloat16)],
     "argmax": [(x, 1), (mask, 0)],
     "argmin": [(x, 0)],
+    "sum_exp": [(x, (0, 1)), (x.double(), (1,)), (x, ())],
+    "squared_deviations": [(x, (0, 1)), (x.double(), (1,)), (x, ())],
     "any": [(mask, (0, 1)), (mask, ())],
     "all": [(mask, (1,))],
     "expand": [(torch.rand(3, 1), (2, 3, 4))],

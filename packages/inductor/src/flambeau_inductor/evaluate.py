@@ -122,6 +122,8 @@ class Evaluator:
             return getattr(torch, kind)(value, dim=1, keepdim=True)
         if kind in ("max", "min"):
             return getattr(torch, "a" + kind)(value, dim=1, keepdim=True)
+        if kind in ("sum_exp", "squared_deviations"):
+            return PRIMS[kind].reference(value, (1,)).unsqueeze(1)
         return getattr(torch, kind)(value, dim=1, keepdim=True, dtype=dtype)
 
     # Selection and conversion

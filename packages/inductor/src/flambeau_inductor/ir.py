@@ -98,7 +98,9 @@ class Reduce:
     """`value` reduced over all inner axes.
 
     `kind` is one of REDUCE_KINDS; an argmax or argmin is the int64 row-major position in the inner
-    axes, of the first extreme element, NaN counting as extreme; max and min propagate NaN.
+    axes, of the first extreme element, NaN counting as extreme; max and min propagate NaN. sum_exp
+    is the sum of exp(value - max), squared_deviations that of (value - mean)**2: one pass, with
+    several accumulators.
     """
 
     name: str
@@ -128,7 +130,9 @@ class Store:
 Statement: TypeAlias = Constant | IndexValue | Load | Compute | Reduce | CheckIndex | Store
 Body: TypeAlias = tuple[Statement, ...]
 
-REDUCE_KINDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+REDUCE_KINDS = (
+    "sum", "prod", "max", "min", "any", "all", "sum_exp", "squared_deviations", "argmax", "argmin",
+)  # fmt: skip
 
 
 # 2. Loop nests

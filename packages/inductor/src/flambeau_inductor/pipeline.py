@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
+from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.lowering.lower_graph import lower_graph
 from flambeau_inductor.schedule import Schedule
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 GraphPass: TypeAlias = Callable[[Graph], Graph]
 
-GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (("unfuse_bias", unfuse_bias),)
+GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
+    ("unfuse_bias", unfuse_bias),
+    ("reduce_in_one_pass", reduce_in_one_pass),
+)
 """The passes on the graph before it is lowered, by name, in the order in which they run."""
 
 

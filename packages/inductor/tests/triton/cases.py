@@ -225,18 +225,26 @@ def reduction_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterat
         "min": (F32, I32),
         "any": (BOOL,),
         "all": (BOOL,),
+        "sum_exp": (F32, F64),
+        "squared_deviations": (F32, F64),
         "argmax": (F32, I64),
         "argmin": (F32,),
     }
     for kind, dtypes in kinds.items():
-        if row == 0 and kind not in ("sum", "prod", "any", "all"):
+        if row == 0 and kind not in ("sum", "prod", "any", "all", "squared_deviations"):
             continue
         for dtype in dtypes:
             x = sample(dtype, rows * row)
             if kind == "prod" and row:
                 x = 1 + x / row / 4
-            if kind in ("max", "argmax", "min") and dtype is F32 and row:
+            if kind in ("max", "argmax", "min", "sum_exp") and dtype is F32 and row:
                 x[row // 2] = float("nan")
+            if kind == "sum_exp":
+                x[-2 * row :] = float("-inf")  # a row without a finite element, and one with some
+                x[-2 * row :: 3] = 100 * sample(dtype, len(x[-2 * row :: 3]))
+                x[-row:] = float("-inf")
+            if kind == "squared_deviations":
+                x = x + 1000
             result = I64 if kind.startswith("arg") else dtype
             body = (
                 Load("v0", dtype, "b0", row * i + r),

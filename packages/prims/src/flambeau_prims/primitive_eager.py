@@ -65,6 +65,16 @@ def _prod(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return x
 
 
+def _sum_exp(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    shifted = x - torch.amax(x, dims, keepdim=True) if dims else x - x
+    return _sum(torch.exp(shifted), dims)
+
+
+def _squared_deviations(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    deviations = x - torch.mean(x, dims, keepdim=True) if dims else x - x
+    return _sum(deviations * deviations, dims)
+
+
 def _index_of(function: Callable[..., Tensor]) -> Callable[[Tensor, int], Tensor]:
     """argmax or argmin, of bools too: the first index of equals."""
     return lambda x, dim: function(x.to(torch.uint8) if x.dtype is torch.bool else x, dim)
@@ -91,6 +101,8 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
     "amin": lambda x, dims: torch.amin(x, dims) if dims else x,
     "any": lambda x, dims: torch.any(x, dims) if dims else x,
     "all": lambda x, dims: torch.all(x, dims) if dims else x,
+    "sum_exp": _sum_exp,
+    "squared_deviations": _squared_deviations,
     "argmax": _index_of(torch.argmax),
     "argmin": _index_of(torch.argmin),
     "expand": lambda x, shape: x.expand(tuple(shape)),

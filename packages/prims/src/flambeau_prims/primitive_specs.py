@@ -89,6 +89,7 @@ def _reduction(domain: frozenset[torch.dtype]) -> Callable[[Spec, tuple[int, ...
 
 reduce_arithmetic = _reduction(WIDE_FLOATS | INTEGERS)
 reduce_any_real = _reduction(WIDE_FLOATS | INTEGERS | {torch.bool})
+reduce_float = _reduction(WIDE_FLOATS)
 reduce_bool = _reduction(frozenset({torch.bool}))
 
 

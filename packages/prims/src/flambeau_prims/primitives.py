@@ -247,6 +247,16 @@ amax = _reduction("amax(x: tensor, dims: dims)", _EXTREME, specs.reduce_any_real
 amin = _reduction("amin(x: tensor, dims: dims)", _EXTREME, specs.reduce_any_real)
 any = _reduction("any(x: tensor, dims: dims)", "of bool; false for empty dims", specs.reduce_bool)
 all = _reduction("all(x: tensor, dims: dims)", "of bool; true for empty dims", specs.reduce_bool)
+sum_exp = _reduction(
+    "sum_exp(x: tensor, dims: dims)",
+    "sum of exp(x - amax(x)); NaN if that is infinite; dims must not be empty",
+    specs.reduce_float,
+)
+squared_deviations = _reduction(
+    "squared_deviations(x: tensor, dims: dims)",
+    "sum of (x - mean(x))**2; 0 for empty dims",
+    specs.reduce_float,
+)
 argmax = _reduction(
     "argmax(x: tensor, dim: dim)",
     "int64 index of the greatest element (NaN is greatest), the first of equals",

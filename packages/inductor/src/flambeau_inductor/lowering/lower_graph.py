@@ -22,11 +22,17 @@ from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.elements import Elements
 from flambeau_inductor.lowering.extern import copy_into, copy_to_device, lower_extern
 from flambeau_inductor.lowering.realize import MAX_INLINE_CAT, realize, result_of
-from flambeau_inductor.lowering.reduction import REDUCTIONS, lower_reduction, reduced_dims
+from flambeau_inductor.lowering.reduction import combine_parts, lower_reduction
 from flambeau_inductor.lowering.registry import load_all
 from flambeau_inductor.lowering.split_axes import split_axes
-from flambeau_inductor.lowering.split_reduction import choose_parts, chunk_length, split_dim
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
+from flambeau_inductor.split_reduction import (
+    PARTIAL_RESULTS,
+    choose_parts,
+    chunk_length,
+    reduced_dims,
+    split_dim,
+)
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import DTYPES, Kind, Prim
 from flambeau_prims.sizes import hint_of
@@ -62,6 +68,8 @@ class _GraphLowering:
         self.memory: dict[Value, str] = {}
         self.made = 0
         self.copies: dict[tuple[str, torch.device], Value] = {}
+        self.partial: dict[tuple[Value, tuple[int, ...], str, int], Value] = {}
+        """Partial results by what was reduced, along which dims, how and in how many parts."""
 
     def run(self) -> Lowered:
         graph = self.graph
@@ -144,17 +152,38 @@ class _GraphLowering:
             [x.spec.shape[d] for d in dims], [x.spec.stride[d] for d in dims], "r"
         )
         elements = self.elements(outer + inner, out.spec.device)
-        name = lower_reduction(elements, node, kept, reduced, has_inner=bool(inner))
+        name = lower_reduction(elements, node, node.op.name, kept, reduced, has_inner=bool(inner))
         self.finish(elements, self.make(out), out.spec, kept, name, outer, inner, node.where)
 
     def split_reduction_nests(self, node: Node, dims: tuple[int, ...], parts: int) -> None:
-        """Reduce chunks of a dim into a buffer of partial results, then those into the result."""
+        """Reduce chunks of a dim into buffers of partial results, then those into the result."""
+        out, operator = result_of(node), node.op.name
+        spec = out.spec
+        names = PARTIAL_RESULTS.get(operator, (operator,))
+        partial = [self.partial_result(node, name, dims, parts) for name in names]
+        outer, kept = self.axes(spec.shape, spec.stride, "i")
+        inner, rest = self.axes((parts,), (spec.numel,), "r")
+        elements = self.elements(outer + inner, spec.device)
+        read = [elements.element(value, (*rest, *kept)) for value in partial]
+        length = hint_of(chunk_length(node.args[0].spec.shape[split_dim(node, dims)], parts))
+        for d in dims:
+            if d != split_dim(node, dims):
+                length *= hint_of(node.args[0].spec.shape[d])
+        name = combine_parts(elements.builder, operator, read, spec.dtype, length, length * parts)
+        elements.labels[operator] = None
+        self.finish(elements, self.make(out), spec, kept, name, outer, inner, node.where)
+
+    def partial_result(self, node: Node, name: str, dims: tuple[int, ...], parts: int) -> Value:
+        """The primitive `name` of each chunk of a reduction's operand."""
         out, x = result_of(node), node.args[0]
+        known = self.partial.get((x, dims, name, parts))
+        if known is not None:
+            return known
         spec = out.spec
         cut = split_dim(node, dims)
         length = chunk_length(x.spec.shape[cut], parts)
-        partial = Value(
-            f"{out.name}_parts",
+        partial = self.partial[x, dims, name, parts] = Value(
+            f"{out.name}_{name}",
             Spec.of(
                 (parts, *spec.shape),
                 stride=(spec.numel, *spec.stride),
@@ -172,19 +201,13 @@ class _GraphLowering:
         )
         even = isinstance(length, int) and length * parts == x.spec.shape[cut]
         inside = None if even else elements.condition("lt", moved, x.spec.shape[cut])
-        name = lower_reduction(elements, node, point[1:], position, inside, has_inner=bool(inner))
+        result = lower_reduction(
+            elements, node, name, point[1:], position, inside, has_inner=bool(inner)
+        )
         self.finish(
-            elements, self.make(partial), partial.spec, point, name, outer, inner, node.where
+            elements, self.make(partial), partial.spec, point, result, outer, inner, node.where
         )
-
-        outer, kept = self.axes(spec.shape, spec.stride, "i")
-        inner, rest = self.axes((parts,), (spec.numel,), "r")
-        elements = self.elements(outer + inner, spec.device)
-        name = elements.builder.reduce(
-            REDUCTIONS[node.op.name], elements.element(partial, (*rest, *kept)), spec.dtype
-        )
-        elements.labels[node.op.name] = None
-        self.finish(elements, self.make(out), spec, kept, name, outer, inner, node.where)
+        return partial
 
     def cat_nests(self, node: Node) -> None:
         """Each part of a long cat, copied to its place by a separate nest."""

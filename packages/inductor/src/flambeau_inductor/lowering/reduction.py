@@ -9,37 +9,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.lowering.realize import result_of
-from flambeau_inductor.lowering.split_reduction import identity
+from flambeau_inductor.split_reduction import PARTIAL_RESULTS, identity, reduced_dims
 
 if TYPE_CHECKING:
-    import sympy
+    from collections.abc import Sequence
 
+    import sympy
+    import torch
+
+    from flambeau_inductor.lowering.body_builder import BodyBuilder
     from flambeau_inductor.lowering.elements import Elements
     from flambeau_prims.graph import Node
 
 REDUCTIONS = {
     "sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "any": "any", "all": "all",
-    "argmax": "argmax", "argmin": "argmin",
+    "argmax": "argmax", "argmin": "argmin", "sum_exp": "sum_exp",
+    "squared_deviations": "squared_deviations",
 }  # fmt: skip
 """Primitive -> Reduce kind."""
 
 
-def reduced_dims(node: Node) -> tuple[int, ...]:
-    """The dims that a reduction removes, in the operand's order."""
-    dims = node.args[1]
-    return (dims,) if isinstance(dims, int) else tuple(sorted(dims))
-
-
 def lower_reduction(
-    elements: Elements, node: Node, kept: tuple[sympy.Expr, ...], reduced: tuple[sympy.Expr, ...],
-    inside: str | None = None, has_inner: bool = True,
+    elements: Elements, node: Node, name: str, kept: tuple[sympy.Expr, ...],
+    reduced: tuple[sympy.Expr, ...], inside: str | None = None, has_inner: bool = True,
 ) -> str:  # fmt: skip
-    """The reduced value, given the index into the kept dims and into the reduced dims, each in the
-    operand's order.
+    """The operand of `node` reduced by the primitive `name` (its own, or one of its partial
+    results), given the index into the kept dims and into the reduced dims, each in the operand's
+    order.
 
-    Where the condition `inside` does not hold, there is no element to reduce.
-    Reducing dims of size 1 only (there are no inner axes: `has_inner` is false) gives the element,
-    at position 0.
+    Where the condition `inside` does not hold, there is no element to reduce. `has_inner` is false
+    if all reduced dims have size 1: there is one element.
     """
     x = node.args[0]
     dims = reduced_dims(node)
@@ -53,10 +52,45 @@ def lower_reduction(
             value = elements.element(x, index)
         dtype = x.spec.dtype
         value = builder.pointwise(
-            "where", inside, value, builder.constant(identity(node.op.name, dtype), dtype)
+            "where", inside, value, builder.constant(identity(name, dtype), dtype)
         )
-    elements.labels[node.op.name] = None
-    if not has_inner:
-        is_position = REDUCTIONS[node.op.name].startswith("arg")
-        return builder.constant(0, result_of(node).spec.dtype) if is_position else value
-    return builder.reduce(REDUCTIONS[node.op.name], value, result_of(node).spec.dtype)
+    elements.labels[name] = None
+    dtype = result_of(node).spec.dtype
+    if has_inner:
+        return builder.reduce(REDUCTIONS[name], value, dtype)
+    if name.startswith("arg"):
+        return builder.constant(0, dtype)
+    if name in PARTIAL_RESULTS:
+        zero = builder.pointwise("sub", value, value)  # NaN if the element is infinite
+        return builder.pointwise("exp", zero) if name == "sum_exp" else zero
+    return value
+
+
+def combine_parts(
+    builder: BodyBuilder,
+    name: str,
+    parts: Sequence[str],
+    dtype: torch.dtype,
+    length: float,
+    total: float,
+) -> str:
+    """The result of the primitive `name` from the partial results of chunks of `length` elements,
+    `total` in all: those of `PARTIAL_RESULTS`, in its order, else its own.
+    """
+    if name == "sum_exp":
+        tops, sums = parts
+        shift = builder.pointwise("sub", tops, builder.reduce("max", tops, dtype))
+        weight = builder.pointwise("exp", shift)
+        # A chunk of -inf alone has the sum NaN, but adds nothing to a finite rest.
+        nothing = builder.pointwise("eq", tops, builder.constant(float("-inf"), dtype))
+        weighted = builder.pointwise("mul", sums, weight)
+        return builder.reduce("sum", builder.pointwise("where", nothing, weight, weighted), dtype)
+    if name == "squared_deviations":
+        sums, squares = parts
+        each, whole = (builder.constant(count, dtype) for count in (length, total))
+        # The squares around all elements' mean: those around the chunk's, and those of its shift.
+        average = builder.pointwise("div", builder.reduce("sum", sums, dtype), whole)
+        shift = builder.pointwise("sub", builder.pointwise("div", sums, each), average)
+        moved = builder.pointwise("mul", builder.pointwise("mul", shift, shift), each)
+        return builder.reduce("sum", builder.pointwise("add", squares, moved), dtype)
+    return builder.reduce(REDUCTIONS[name], parts[0], dtype)

@@ -38,6 +38,11 @@ HORIZONTAL_WINDOW = 4
 HORIZONTAL_NESTS = 8
 """At most this many loop nests that share no data are put together."""
 
+SMALL_REDUCTION = 65536
+"""Reductions of up to so many elements that share no data are put together: each would take less
+time than its launch.
+"""
+
 MIN_ROWS_FOR_ROW_KERNEL = 64
 """On a GPU, a pointwise nest joins a reduction only if there are that many rows, or rows are short.
 """
@@ -140,7 +145,9 @@ class _Fuser:
         return elements * 8 < self.hint(numel(group.outer + group.inner))
 
     def neighbour(self, group: Group, direct: set[int]) -> int | None:
-        """One of the last groups, if it is pointwise over just the same axes."""
+        """One of the last groups over just the same axes, if both are pointwise or small."""
+        if group.inner and self.hint(numel(group.outer + group.inner)) > SMALL_REDUCTION:
+            return None
         for number in range(
             len(self.groups) - 1, max(len(self.groups) - 1 - HORIZONTAL_WINDOW, -1), -1
         ):
@@ -149,8 +156,7 @@ class _Fuser:
                 other is None
                 or other.is_extern
                 or number in direct
-                or other.inner
-                or group.inner
+                or other.inner != group.inner
                 or other.outer != group.outer
                 or len(other.members) >= HORIZONTAL_NESTS
             ):

@@ -15,6 +15,7 @@ lanes in registers if the loop body is small.
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def write_accumulation_loop(
     moving = dependents(tuple(body), {axis.symbol.name, *fetched})
     inside = [s for s in body if varies(s, moving)]
     count = int(end) if begin == "0" and end.isdigit() else None
-    lanes = any(accumulator.bounded for accumulator in accumulators.values()) and (
+    lanes = any(accumulator.wants_lanes for accumulator in accumulators.values()) and (
         count is None or count > PLAIN_ROW
     )
     with writer.block("") if lanes else nullcontext():
@@ -75,36 +76,45 @@ def _write_lanes(
 ) -> None:
     """Parts of whole blocks: the lanes of each part are joined to the whole."""
     name = writer.kernel.inner[-1].symbol.name
-    laned = {
-        key: accumulator for key, accumulator in accumulators.items() if accumulator.vectorised
-    }
     with writer.block(f"for (int64_t part = {begin}; part < {end}; part += {PART_LENGTH})"):
         writer.line(
             f"const int64_t stop = part + {PART_LENGTH} < {end} ? part + {PART_LENGTH} : {end};"
         )
-        for key, accumulator in laned.items():
-            ctype, _, start = accumulator.part[0]
-            writer.line(f"{ctype} {key}_lanes[{LANES}] __attribute__((aligned(64)));")
-            writer.line(f"for (int64_t c = 0; c < {LANES}; ++c) {key}_lanes[c] = {start};")
+        for key, accumulator in accumulators.items():
+            for ctype, suffix, first in accumulator.lanes or accumulator.part[:1]:
+                array = f"{key}_lanes{suffix}"
+                writer.line(f"{ctype} {array}[{LANES}] __attribute__((aligned(64)));")
+                writer.line(f"for (int64_t c = 0; c < {LANES}; ++c) {array}[c] = {first};")
         with writer.block(f"for (int64_t block = part; block < stop; block += {LANES})"):
-            if len(laned) == len(accumulators):
-                writer.simd(_check(inside))
+            if any("{step}" in text for a in accumulators.values() for text in a.lane_take):
+                writer.line(f"const int32_t step = (int32_t)((block - part) / {LANES});")
+            writer.simd(_check(inside))
             with writer.loop("c", "0", str(LANES)):
                 writer.line(f"const int64_t {name} = block + c;")
                 _write_body(writer, phase, inside)
                 for reduce in phase.reduces:
-                    takes = column_take(
-                        accumulators[reduce.name], reduce, writer.dtypes[reduce.value]
+                    accumulator = accumulators[reduce.name]
+                    takes = accumulator.lane_take or column_take(
+                        accumulator, reduce, writer.dtypes[reduce.value]
                     )
                     where = places("q", f"{reduce.name}_lanes", "[c]")
                     _write_takes(writer, takes, reduce.name, reduce.value, where)
-        for key, accumulator in laned.items():
+        for key, accumulator in accumulators.items():
             _join_lanes(writer, key, accumulator)
 
 
 def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator) -> None:
     """The lanes of a part, joined to the whole."""
     whole = places("s", f"{key}_all")
+    if accumulator.lanes:
+        name = writer.kernel.inner[-1].symbol.name
+        position = re.sub(rf"\b{name}\b", "(part + offset)", writer.position())
+        with writer.block(""):
+            for text in accumulator.lane_join:
+                lanes = places("q", f"{key}_lanes")
+                blocks = f"((stop - part) / {LANES})"
+                writer.line(text.format(**whole, **lanes, blocks=blocks, at=position))
+        return
     if accumulator.pairs is not None:
         writer.line(
             f"const {accumulator.part[0][0]} {key}_sum = {accumulator.pairs}<{LANES}>({key}_lanes);"
@@ -148,7 +158,14 @@ def _write_takes(
 ) -> None:
     for text in takes:
         writer.line(
-            text.format(**where, **places("s", f"{name}_all"), v=value, at=writer.position())
+            text.format(
+                **where,
+                **places("s", f"{name}_all"),
+                v=value,
+                at=writer.position(),
+                name=name,
+                step="step",
+            )
         )
 
 

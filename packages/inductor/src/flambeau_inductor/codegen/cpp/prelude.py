@@ -310,6 +310,75 @@ template <int n, class T> INLINE T prod_in_pairs(T *lanes) {
   return prod_in_pairs<(n > 1 ? n / 2 : 1)>(lanes);
 }
 """,
+    "extremes_in_pairs": """\
+// The first greatest (or least) element of lanes and its position, both left in lane 0.
+#define EXTREME_IN_PAIRS(name, sign) \
+  template <int n, class T, class I> INLINE void name(T *lanes, I *at) { \
+    if constexpr (n > 1) { \
+      _Pragma("omp simd") \
+      for (int c = 0; c < n / 2; ++c) { \
+        const T a = lanes[c], b = lanes[c + n / 2]; \
+        const I i = at[c], j = at[c + n / 2]; \
+        const bool equal = (a == b) | ((a != a) & (b != b)); \
+        const bool second = (b sign a) | ((b != b) & (a == a)) | (equal & (j < i)); \
+        lanes[c] = second ? b : a; \
+        at[c] = second ? j : i; \
+      } \
+      name<(n > 1 ? n / 2 : 1)>(lanes, at); \
+    } \
+  }
+EXTREME_IN_PAIRS(largest_in_pairs, >)
+EXTREME_IN_PAIRS(smallest_in_pairs, <)
+""",
+    "add_exponential": """\
+// Adds `weight` times exp(x - top) to a sum around `top`, which becomes the greater of both.
+template <class T> INLINE void add_exponential(double &sum, T &top, T x, double weight) {
+  if (x > top) {
+    sum = sum * exp_of((double)top - (double)x) + weight;
+    top = x;
+  } else {
+    sum += x == top ? weight : weight * exp_of((double)x - (double)top);
+  }
+}
+template <int n, class T> INLINE void join_exponentials(double &sum, T &top, T *sums, T *tops) {
+  T greatest = tops[0], total = 0;
+  for (int c = 1; c < n; ++c) greatest = tops[c] > greatest ? tops[c] : greatest;
+  #pragma omp simd reduction(+:total)
+  for (int c = 0; c < n; ++c)
+    total += tops[c] == greatest ? sums[c] : sums[c] * exp_of(tops[c] - greatest);
+  add_exponential(sum, top, greatest, (double)total);
+}
+""",
+    "add_moments": """\
+// Adds `n` elements with their mean and squared deviations from it to those counted so far.
+INLINE void add_moments(
+    double &squares, double &mean, double &count, double others, double mean_of_others, double n) {
+  if (n == 0) return;
+  const double far = mean_of_others - mean, total = count + n;
+  squares += others + far * far * (count * n / total);
+  mean += far * (n / total);
+  count = total;
+}
+// Lanes hold sums of distances to their first element, and of the squares of these.
+template <int n, class T>
+INLINE void join_moments(
+    double &squares, double &mean, double &count, T *of_lanes, T *sums, T *firsts, int64_t blocks) {
+  double means[n], average = 0, others = 0;
+  #pragma omp simd reduction(+:average)
+  for (int c = 0; c < n; ++c) {
+    means[c] = (double)firsts[c] + (double)sums[c] / (double)blocks;
+    average += means[c];
+  }
+  average /= n;
+  #pragma omp simd reduction(+:others)
+  for (int c = 0; c < n; ++c) {
+    const double far = means[c] - average, sum = (double)sums[c];
+    const double inside = (double)of_lanes[c] - sum * sum / (double)blocks;
+    others += (inside < 0 ? 0 : inside) + (double)blocks * far * far;
+  }
+  add_moments(squares, mean, count, others, average, (double)(n * blocks));
+}
+""",
     "add_compensated": """\
 // What the sum's rounding loses goes to `low` (Knuth, TAOCP 2, 4.2.2, theorem B).
 INLINE void add_compensated(double &sum, double &low, double x) {
@@ -438,7 +507,9 @@ _PROVIDES = {
     "int_remainder": "int_divide", "int_floor_divide": "int_divide", "float_mod": "float_remainder",
     "widen_float16": "rows_of_halves", "narrow_float16": "rows_of_halves",
     "shift_right": "shift_left", "float_of": "double_of", "sum_in_pairs": "in_pairs",
-    "prod_in_pairs": "in_pairs",
+    "prod_in_pairs": "in_pairs", "largest_in_pairs": "extremes_in_pairs",
+    "smallest_in_pairs": "extremes_in_pairs", "join_exponentials": "add_exponential",
+    "join_moments": "add_moments",
 }  # fmt: skip
 
 

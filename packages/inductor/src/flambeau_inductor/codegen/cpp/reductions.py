@@ -5,6 +5,10 @@ of limited length goes to a double total (to a compensated one, if the values ar
 error is therefore bounded whatever the length, and alike at every width of vectors. Maximum and
 minimum run as the vectorisable `v > q ? v : q` beside a flag that remembers whether any element was
 NaN.
+
+Reductions with several accumulators (positions, sums of exponentials, squared deviations) advance
+in lanes too, without branches; the lanes of a part are then joined to the whole by a function of
+the prelude. The few elements behind the last whole block go to the whole one by one.
 """
 
 from __future__ import annotations
@@ -33,10 +37,15 @@ class Accumulator:
 
     A variable with a suffix has its own placeholder, `{s_nan}`; see `places`.
     `state`: (type, suffix, initial value) of each variable of the whole; `part` likewise, empty if
-    values go to the whole directly; `clauses`: the OpenMP operator of each part variable, in order;
-    `join`: adds a part to the whole; `merge`: adds another whole (a thread's), `{q}`; `final`: the
-    result from the whole; `pairs`: the prelude's function that adds lanes in pairs, where order
-    matters.
+    single values go to the whole directly; `clauses`: the OpenMP operator of each part variable, in
+    order; `join`: adds a part to the whole; `merge`: adds another whole (a thread's), `{q}`;
+    `final`: the result from the whole; `pairs`: the prelude's function that adds lanes in pairs,
+    where order matters.
+
+    `lanes`, `lane_take`, `lane_join`: the variables of each lane if they are not those of a part;
+    how a lane takes a value in the block of number `{step}` of a part; how all lanes of a part of
+    `{blocks}` blocks, arrays `{q}`, join the whole (`{at}`: the position of element `offset` of the
+    part).
     """
 
     state: tuple[tuple[str, str, str], ...]
@@ -47,21 +56,32 @@ class Accumulator:
     merge: tuple[str, ...]
     final: str
     pairs: str | None = None
+    lanes: tuple[tuple[str, str, str], ...] = ()
+    lane_take: tuple[str, ...] = ()
+    lane_join: tuple[str, ...] = ()
 
     @property
     def vectorised(self) -> bool:
-        """Whether a vector loop can run it; positions (argmax) are followed one by one."""
+        """Whether a vector loop can run it that is not cut into lanes."""
         return bool(self.part)
 
     @property
+    def wants_lanes(self) -> bool:
+        """Whether a long row is accumulated in lanes."""
+        return self.bounded or bool(self.lanes)
+
+    @property
     def bounded(self) -> bool:
-        """Whether parts have a limited length, since their error grows with it."""
+        """Whether single values go to parts of limited length, since their error grows with it."""
         return self.pairs is not None
+
+
+SUFFIXES = ("", "_nan", "_at", "_low", "_top", "_mean", "_count", "_first")
 
 
 def places(letter: str, name: str, index: str = "") -> dict[str, str]:
     """The variables or array elements `name` for the placeholders of a part `q` or a whole `s`."""
-    return {f"{letter}{suffix}": f"{name}{suffix}{index}" for suffix in ("", "_nan", "_at", "_low")}
+    return {f"{letter}{suffix}": f"{name}{suffix}{index}" for suffix in SUFFIXES}
 
 
 def accumulator_of(reduce: Reduce, dtype: torch.dtype) -> Accumulator:
@@ -76,6 +96,10 @@ def accumulator_of(reduce: Reduce, dtype: torch.dtype) -> Accumulator:
         one = (("int32_t", "", start),)
         join = (f"{{s}} {sign}= {{q}};",)
         return Accumulator(one, one, (sign,), (f"{{q}} {sign}= {{v}};",), join, join, "{s} != 0")
+    if kind == "sum_exp":
+        return _exponentials(dtype)
+    if kind == "squared_deviations":
+        return _squares(dtype)
     return _position(kind, dtype)
 
 
@@ -131,14 +155,92 @@ def _position(kind: str, dtype: torch.dtype) -> Accumulator:
     start = limits(dtype)[0 if kind == "argmax" else 1]
     ctype = "int32_t" if dtype == torch.bool else value_type(dtype)
     state = ((ctype, "", start), ("int64_t", "_at", "-1"))
-    beats = f"{{v}} {sign} {{s}} || {{s_at}} < 0"
+    index = "int64_t" if dtype.itemsize == 8 else "int32_t"
+    # NaN beats all but NaN. A later one wins only if it beats the earlier: of equals the first.
+    beats = f"{{v}} {sign} {{s}}"
     if dtype.is_floating_point:
-        beats += " || ({v} != {v} && {s} == {s})"
-    take = f"if ({beats}) {{s}} = {{v}}, {{s_at}} = {{at}};"
-    # A later part wins only over an earlier one that it beats: the first of equals stays.
-    joins = f"{{q_at}} >= 0 && ({beats.replace('{v}', '{q}')})"
+        beats = f"(({beats}) | (({{v}} != {{v}}) & ({{s}} == {{s}})))"
+    take = (
+        f"{{{{ const bool better = ({{s_at}} < 0) | {beats}; {{s}} = better ? {{v}} : {{s}}; "
+        f"{{s_at}} = better ? {{at}} : {{s_at}}; }}}}"
+    )
+    joins = f"{{q_at}} >= 0 && ({{s_at}} < 0 || {beats.replace('{v}', '{q}')})"
     join = (f"if ({joins}) {{s}} = {{q}}, {{s_at}} = {{q_at}};",)
-    return Accumulator(state, (), (), (take,), join, join, "{s_at} < 0 ? 0 : {s_at}")
+    of_lane, joined = beats.replace("{s}", "{q}"), beats.replace("{v}", "{q}[0]")
+    lane_take = (
+        f"const bool {{name}}_better = {of_lane};",
+        "{q} = {name}_better ? {v} : {q};",
+        f"{{q_at}} = {{name}}_better ? ({index}){{step}} : {{q_at}};",
+    )
+    rule = "largest" if kind == "argmax" else "smallest"
+    lane_join = (
+        f"for (int64_t c = 0; c < {LANES}; ++c) {{q_at}}[c] = {{q_at}}[c] * {LANES} + c;",
+        f"{rule}_in_pairs<{LANES}>({{q}}, {{q_at}});",
+        "const int64_t offset = {q_at}[0];",
+        f"if ({{s_at}} < 0 || {joined}) {{s}} = {{q}}[0], {{s_at}} = {{at}};",
+    )
+    return Accumulator(
+        state, (), (), (take,), join, join, "{s_at} < 0 ? 0 : {s_at}",
+        lanes=((ctype, "", start), (index, "_at", "0")), lane_take=lane_take, lane_join=lane_join,
+    )  # fmt: skip
+
+
+def _exponentials(dtype: torch.dtype) -> Accumulator:
+    """The greatest element so far, and the sum of exponentials of the distances to it."""
+    ctype, (least, _) = value_type(dtype), limits(dtype)
+    nan = literal(float("nan"), dtype)
+    join = ("add_exponential({s}, {s_top}, {q_top}, {q});",)
+    # Equal infinities differ by NaN, but weigh the same.
+    lane_take = (
+        f"const {ctype} {{name}}_rise = {{v}} - {{q_top}};",
+        f"const {ctype} {{name}}_fall = {{name}}_rise > 0 ? -{{name}}_rise : {{name}}_rise;",
+        f"const {ctype} {{name}}_weight = {{v}} == {{q_top}} ? 1 : exp_of({{name}}_fall);",
+        "{q} = {name}_rise > 0 ? {q} * {name}_weight + 1 : {q} + {name}_weight;",
+        "{q_top} = {name}_rise > 0 ? {v} : {q_top};",
+    )
+    return Accumulator(
+        (("double", "", "0"), (ctype, "_top", least)),
+        (),
+        (),
+        ("add_exponential({s}, {s_top}, {v}, 1);",),
+        join,
+        join,
+        f"{{s_top}} - {{s_top}} == 0 ? ({ctype}){{s}} : {nan}",
+        lanes=((ctype, "", "0"), (ctype, "_top", least)),
+        lane_take=lane_take,
+        lane_join=(f"join_exponentials<{LANES}>({{s}}, {{s_top}}, {{q}}, {{q_top}});",),
+    )
+
+
+def _squares(dtype: torch.dtype) -> Accumulator:
+    """The mean and the squared deviations from it, updated by Welford's rule for one element.
+
+    A lane sums distances to its first element of a part, and their squares: these cancel little,
+    however far the values are from 0.
+    """
+    ctype, zero = value_type(dtype), literal(0, dtype)
+    join = ("add_moments({s}, {s_mean}, {s_count}, {q}, {q_mean}, {q_count});",)
+    lane_take = (
+        "{q_first} = {step} == 0 ? {v} : {q_first};",
+        f"const {ctype} {{name}}_far = {{v}} - {{q_first}};",
+        "{q_mean} += {name}_far;",
+        "{q} += {name}_far * {name}_far;",
+    )
+    arrays = "{q}, {q_mean}, {q_first}"
+    return Accumulator(
+        (("double", "", "0"), ("double", "_mean", "0"), ("double", "_count", "0")),
+        (),
+        (),
+        ("add_moments({s}, {s_mean}, {s_count}, 0, {v}, 1);",),
+        join,
+        join,
+        f"({ctype}){{s}}",
+        lanes=((ctype, "", zero), (ctype, "_mean", zero), (ctype, "_first", zero)),
+        lane_take=lane_take,
+        lane_join=(
+            f"join_moments<{LANES}>({{s}}, {{s_mean}}, {{s_count}}, {arrays}, {{blocks}});",
+        ),
+    )
 
 
 def column_take(accumulator: Accumulator, reduce: Reduce, dtype: torch.dtype) -> tuple[str, ...]:

@@ -17,14 +17,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.codegen.triton.ops import (
-    HELPERS,
-    POINTER_TYPES,
-    TRITON_TYPES,
-    TritonOps,
-    extremum,
-    number,
-)
+from flambeau_inductor.codegen.triton import reductions
+from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.tiling import lane_axes, row_axes
 from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
 from flambeau_inductor.ir import CheckIndex, inner_names
@@ -81,7 +75,7 @@ class _Writer:
         # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
         self.rows_fit = _divides(tiling.xblock, self.outer_points)
         self.lanes_fit = bool(self.lane_axes) and _divides(tiling.rblock, self.inner_points)
-        self.accumulators: list[tuple[Reduce, str]] = []
+        self.reduced = 0
 
     # What TritonOps asks
 
@@ -139,43 +133,18 @@ class _Writer:
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         """A Reduce of a persistent kernel: reduce the tile."""
-        full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
-        masked = full if self.lanes_fit else f"tl.where(rmask, {full}, {identity(kind, dtype)})"
-        if kind in ("argmax", "argmin"):
-            return self.reduce_position(kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
-        return self.reduce_tile(kind, masked, dtype)
+        self.reduced += 1
+        return reductions.reduce_row(self.row(), kind, value, dtype, f"reduced{self.reduced}")
 
-    # Reducing
-
-    def reduce_tile(self, kind: str, tile: str, dtype: torch.dtype) -> str:
-        """`tile` [XBLOCK, RBLOCK] reduced to [XBLOCK, 1]."""
-        if kind == "sum":
-            return f"tl.sum({tile}, 1)[:, None]"
-        if kind in ("any", "all"):
-            extreme = "max" if kind == "any" else "min"
-            return f"(tl.{extreme}({tile}.to(tl.int32), 1)[:, None] != 0)"
-        if kind == "prod":
-            return f"tl.reduce({tile}, 1, {self.helper('product')})[:, None]"
-        if dtype.is_floating_point:
-            return f"tl.reduce({tile}, 1, {self.helper(f'{kind}imum_nan')})[:, None]"
-        if dtype is torch.bool:
-            return f"(tl.{kind}({tile}.to(tl.int32), 1)[:, None] != 0)"
-        return f"tl.{kind}({tile}, 1)[:, None]"
-
-    def reduce_position(self, kind: str, values: str, positions: str) -> str:
-        """The position of the first extreme value of each row."""
-        rule = self.helper("first_largest" if kind == "argmax" else "first_smallest")
-        return f"tl.reduce(({values}, {positions}), 1, {rule})[1][:, None].to(tl.int64)"
-
-    def combine(self, kind: str, running: str, tile: str, dtype: torch.dtype) -> str:
-        """Elementwise: the running tile of a looped reduction with the next one."""
-        if kind == "sum":
-            return f"{running} + {tile}"
-        if kind == "prod":
-            return f"{running} * {tile}"
-        if kind in ("any", "all") or dtype is torch.bool:
-            return f"{running} {'|' if kind in ('any', 'max') else '&'} {tile}"
-        return extremum(f"{kind}imum", running, tile, dtype)
+    def row(self) -> reductions.RowContext:
+        """The row that reductions run over."""
+        return reductions.RowContext(
+            self.lanes_fit,
+            f"({integer_text(self.inner_points)})",
+            "tl.int64" if self.wide else "tl.int32",
+            self.helper,
+            self.line,
+        )
 
     # The function
 
@@ -247,54 +216,21 @@ class _Writer:
 
     def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce]) -> None:
         """`for` over the row in steps of RBLOCK; each Reduce has a running tile, reduced after."""
+        row = self.row()
         for reduce in reduces:
-            dtype = replay.dtypes.get(reduce.value) or self.dtype_of_value(reduce.value)
-            kind = TRITON_TYPES[dtype]
-            start = identity(reduce.kind, dtype)
-            self.line(f"{reduce.name}_tile = tl.full([XBLOCK, RBLOCK], {start}, {kind})")
-            if reduce.kind in ("argmax", "argmin"):
-                index = "tl.int64" if self.wide else "tl.int32"
-                self.line(f"{reduce.name}_at = tl.full([XBLOCK, RBLOCK], {2**31 - 1}, {index})")
+            reductions.start(row, reduce, self.dtype_of_value(reduce.value))
         self.line(f"for start in range(0, {integer_text(self.inner_points)}, RBLOCK):")
         self.depth += 1
         self.lanes("start + tl.arange(0, RBLOCK)[None, :]")
         replay.run(body)
         for reduce in reduces:
-            self.advance(reduce, replay.dtypes[reduce.value])
+            reductions.advance(row, reduce, self.dtype_of_value(reduce.value))
         self.depth -= 1
         for reduce in reduces:
-            dtype = replay.dtypes[reduce.value]
-            tile = f"{reduce.name}_tile"
-            if reduce.kind in ("argmax", "argmin"):
-                reduced = self.reduce_position(reduce.kind, tile, f"{reduce.name}_at")
-            else:
-                reduced = self.reduce_tile(reduce.kind, tile, dtype)
-            self.line(f"{reduce.name} = {reduced}")
+            result = reductions.finish(row, reduce, self.dtype_of_value(reduce.value))
+            self.line(f"{reduce.name} = {result}")
             replay.values[reduce.name] = reduce.name
             replay.dtypes[reduce.name] = reduce.dtype
-
-    def advance(self, reduce: Reduce, dtype: torch.dtype) -> None:
-        """Take the loop's present tile into a Reduce's running tile."""
-        running = f"{reduce.name}_tile"
-        tile = f"tl.broadcast_to({reduce.value}, [XBLOCK, RBLOCK])"
-        if reduce.kind in ("argmax", "argmin"):
-            rule = self.helper("first_largest" if reduce.kind == "argmax" else "first_smallest")
-            place = f"{reduce.name}_at"
-            self.line(
-                f"{running}_new, {place}_new = {rule}({running}, {place}, {tile}, "
-                f"tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))"
-            )
-            self.line(f"{running} = {self.inside(f'{running}_new', running)}")
-            self.line(f"{place} = {self.inside(f'{place}_new', place)}")
-        else:
-            self.line(
-                f"{running} = "
-                f"{self.inside(self.combine(reduce.kind, running, tile, dtype), running)}"
-            )
-
-    def inside(self, new: str, old: str) -> str:
-        """`new` in the lanes that lie inside the row, `old` outside."""
-        return new if self.lanes_fit else f"tl.where(rmask, {new}, {old})"
 
     def dtype_of_value(self, name: str) -> torch.dtype:
         """The dtype of a value that has not been replayed yet."""
@@ -335,18 +271,3 @@ def _product(axes: Sequence[Axis]) -> Integer:
     for axis in axes:
         total = axis.size * total
     return total
-
-
-def identity(kind: str, dtype: torch.dtype) -> str:
-    """What a reduction starts from, as text."""
-    if kind in ("sum", "any"):
-        return "False" if dtype is torch.bool else number(0, dtype)
-    if kind in ("prod", "all"):
-        return "True" if dtype is torch.bool else number(1, dtype)
-    largest = kind in ("min", "argmin")
-    if dtype is torch.bool:
-        return str(largest)
-    if dtype.is_floating_point:
-        return number(float("inf") if largest else float("-inf"), dtype)
-    info = torch.iinfo(dtype)
-    return number(info.max if largest else info.min, dtype)

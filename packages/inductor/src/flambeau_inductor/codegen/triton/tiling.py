@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
 from flambeau_inductor.ir import index_of
-from flambeau_inductor.lowering.split_reduction import PERSISTENT_LIMIT
+from flambeau_inductor.split_reduction import PERSISTENT_COLUMN, PERSISTENT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     import sympy
 
     from flambeau_inductor.ir import Axis, LoopKernel
-
-PERSISTENT_COLUMN = 64
-"""The same for rows whose elements lie apart in memory: many rows then share a tile."""
 
 COLUMN_TILE = (64, 32)
 """Rows and lanes of a tile over such rows: 64 neighbours in memory a step."""

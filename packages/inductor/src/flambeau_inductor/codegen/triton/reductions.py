@@ -1,0 +1,222 @@
+"""Reductions in Triton: how each kind of Reduce reduces a tile, and how it runs along a loop.
+
+A looped reduction has a running tile [XBLOCK, RBLOCK] for each of its accumulators, advanced lane
+by lane, and reduces across the lanes once, behind the loop:
+
+    sum                   v_tile += x
+    sum_exp               the lane's greatest element so far, v_top, and its sum of exp(x - v_top)
+    squared_deviations    the distances to the lane's first element, v_first: their sum, v_sum, and
+                          that of their squares; these cancel little, however far x is from 0
+    argmax                the lane's greatest element, and its position v_at
+
+A lane whose row has ended keeps what it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, extremum, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_inductor.ir import Reduce
+
+POSITIONS = frozenset(("argmax", "argmin"))
+
+
+@dataclass(frozen=True)
+class RowContext:
+    """What a reduction knows of its row.
+
+    `fits`: no lane is ever outside; `length`: the row's length as text; `index`: the type of
+    positions; `helper` puts a helper function into the source and returns its name; `line` writes a
+    line of code.
+    """
+
+    fits: bool
+    length: str
+    index: str
+    helper: Callable[[str], str]
+    line: Callable[[str], None]
+
+    def inside(self, new: str, old: str) -> str:
+        """`new` in the lanes that lie inside the row, `old` outside."""
+        return new if self.fits else f"tl.where(rmask, {new}, {old})"
+
+
+def identity(kind: str, dtype: torch.dtype) -> str:
+    """What a reduction starts from, as text."""
+    if kind in ("sum", "any", "squared_deviations"):
+        return "False" if dtype is torch.bool else number(0, dtype)
+    if kind in ("prod", "all"):
+        return "True" if dtype is torch.bool else number(1, dtype)
+    largest = kind in ("min", "argmin")
+    if dtype is torch.bool:
+        return str(largest)
+    if dtype.is_floating_point:
+        return number(float("inf") if largest else float("-inf"), dtype)
+    info = torch.iinfo(dtype)
+    return number(info.max if largest else info.min, dtype)
+
+
+# A whole row in one tile
+
+
+def reduce_row(row: RowContext, kind: str, value: str, dtype: torch.dtype, name: str) -> str:
+    """A Reduce of a row that lies in one tile, as an expression."""
+    full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
+    if kind == "squared_deviations":
+        total = reduce_tile(row, "sum", row.inside(full, identity("sum", dtype)), dtype)
+        row.line(f"{name}_far = {full} - {total} / {row.length}")
+        far = row.inside(f"{name}_far * {name}_far", identity("sum", dtype))
+        return reduce_tile(row, "sum", far, dtype)
+    masked = row.inside(full, identity(kind, dtype))
+    if kind in POSITIONS:
+        return reduce_positions(row, kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
+    if kind == "sum_exp":
+        return _sum_of_weighted(row, masked, row.inside("1.0", "0.0"), dtype, name)
+    return reduce_tile(row, kind, masked, dtype)
+
+
+def reduce_tile(row: RowContext, kind: str, tile: str, dtype: torch.dtype) -> str:
+    """`tile` [XBLOCK, RBLOCK] reduced to [XBLOCK, 1]."""
+    if kind == "sum":
+        return f"tl.sum({tile}, 1)[:, None]"
+    if kind in ("any", "all"):
+        extreme = "max" if kind == "any" else "min"
+        return f"(tl.{extreme}({tile}.to(tl.int32), 1)[:, None] != 0)"
+    if kind == "prod":
+        return f"tl.reduce({tile}, 1, {row.helper('product')})[:, None]"
+    if dtype.is_floating_point:
+        return f"tl.reduce({tile}, 1, {row.helper(f'{kind}imum_nan')})[:, None]"
+    if dtype is torch.bool:
+        return f"(tl.{kind}({tile}.to(tl.int32), 1)[:, None] != 0)"
+    return f"tl.{kind}({tile}, 1)[:, None]"
+
+
+def reduce_positions(row: RowContext, kind: str, values: str, positions: str) -> str:
+    """The position of the first extreme value of each row."""
+    rule = row.helper(_position_rule(kind))
+    return f"tl.reduce(({values}, {positions}), 1, {rule})[1][:, None].to(tl.int64)"
+
+
+def _position_rule(kind: str) -> str:
+    return "first_largest" if kind == "argmax" else "first_smallest"
+
+
+def _sum_of_weighted(row: RowContext, top: str, sums: str, dtype: torch.dtype, name: str) -> str:
+    """The sum over lanes of `sums` times exp(`top` - the greatest of them)."""
+    row.line(f"{name}_tops = {top}")
+    row.line(f"{name}_top = {reduce_tile(row, 'max', f'{name}_tops', dtype)}")
+    return reduce_tile(row, "sum", f"({sums}) * tl.exp({name}_tops - {name}_top)", dtype)
+
+
+# A row in a loop
+
+
+def start(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
+    """The running tiles of a Reduce, before the loop."""
+    name, kind = reduce.name, TRITON_TYPES[dtype]
+    tiles = {"_tile": (identity(reduce.kind, dtype), kind)}
+    if reduce.kind in POSITIONS:
+        tiles["_at"] = (str(2**31 - 1), row.index)
+    elif reduce.kind == "sum_exp":
+        tiles = {"_top": (identity("max", dtype), kind), "_tile": (identity("sum", dtype), kind)}
+    elif reduce.kind == "squared_deviations":
+        tiles |= {suffix: (identity("sum", dtype), kind) for suffix in ("_first", "_sum")}
+        row.line(f"{name}_begun = tl.full([1, 1], 0, tl.int1)")
+    for suffix, (first, triton_type) in tiles.items():
+        row.line(f"{name}{suffix} = tl.full([XBLOCK, RBLOCK], {first}, {triton_type})")
+
+
+def advance(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
+    """Take the loop's present tile into a Reduce's running tiles."""
+    name, kind = reduce.name, reduce.kind
+    running = f"{name}_tile"
+    row.line(f"{name}_new = tl.broadcast_to({reduce.value}, [XBLOCK, RBLOCK])")
+    new = f"{name}_new"
+    if kind in POSITIONS:
+        place = f"{name}_at"
+        row.line(
+            f"{name}_best, {name}_place = {row.helper(_position_rule(kind))}({running}, {place}, "
+            f"{new}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))"
+        )
+        updates = {running: f"{name}_best", place: f"{name}_place"}
+    elif kind == "sum_exp":
+        # One exponential for each element: either its weight or, if it is the greatest so far, the
+        # weight of what came before. Equal infinities differ by NaN, but weigh the same.
+        row.line(f"{name}_rise = {new} - {name}_top")
+        row.line(f"{name}_grows = {name}_rise > 0")
+        row.line(
+            f"{name}_weight = tl.where({new} == {name}_top, 1.0, tl.exp(-tl.abs({name}_rise)))"
+        )
+        row.line(
+            f"{name}_sum = tl.where({name}_grows, {running} * {name}_weight + 1.0, "
+            f"{running} + {name}_weight)"
+        )
+        updates = {
+            running: f"{name}_sum",
+            f"{name}_top": f"tl.where({name}_grows, {new}, {name}_top)",
+        }
+    elif kind == "squared_deviations":
+        first = f"{name}_first"
+        row.line(f"{first} = tl.where({name}_begun, {first}, {new})")
+        row.line(f"{name}_begun = {name}_begun | True")
+        row.line(f"{name}_far = {new} - {first}")
+        updates = {
+            running: f"{running} + {name}_far * {name}_far",
+            f"{name}_sum": f"{name}_sum + {name}_far",
+        }
+    else:
+        updates = {running: _combine(kind, running, new, dtype)}
+    for tile, text in updates.items():
+        row.line(f"{tile} = {row.inside(text, tile)}")
+
+
+def finish(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> str:
+    """The result of a Reduce from its running tiles, behind the loop."""
+    name, kind = reduce.name, reduce.kind
+    running = f"{name}_tile"
+    if kind in POSITIONS:
+        return reduce_positions(row, kind, running, f"{name}_at")
+    if kind == "sum_exp":
+        return _sum_of_weighted(row, f"{name}_top", running, dtype, f"{name}_all")
+    if kind == "squared_deviations":
+        return _squares(row, name, TRITON_TYPES[dtype], dtype)
+    return reduce_tile(row, kind, running, dtype)
+
+
+def _squares(row: RowContext, name: str, triton_type: str, dtype: torch.dtype) -> str:
+    """The squared deviations of a row from those of its lanes."""
+    row.line(
+        f"{name}_count = (({row.length} + RBLOCK - 1 - tl.arange(0, RBLOCK)[None, :]) "
+        f"// RBLOCK).to({triton_type})"
+    )
+    row.line(f"{name}_step = {name}_sum / tl.maximum({name}_count, 1.0)")
+    weighted = f"({name}_first + {name}_step) * {name}_count"
+    row.line(f"{name}_middle = {reduce_tile(row, 'sum', weighted, dtype)} / {row.length}")
+    # The lanes' means less nearly the row's; what rounding left of the latter is taken out below.
+    row.line(f"{name}_shift = ({name}_first - {name}_middle) + {name}_step")
+    row.line(
+        f"{name}_squares = {name}_tile - {name}_sum * {name}_step "
+        f"+ {name}_count * {name}_shift * {name}_shift"
+    )
+    row.line(f"{name}_rest = {reduce_tile(row, 'sum', f'{name}_shift * {name}_count', dtype)}")
+    squares = reduce_tile(row, "sum", f"{name}_squares", dtype)
+    return f"{squares} - {name}_rest * {name}_rest / {row.length}"
+
+
+def _combine(kind: str, running: str, tile: str, dtype: torch.dtype) -> str:
+    """Elementwise: the running tile of a looped reduction with the next one."""
+    if kind == "sum":
+        return f"{running} + {tile}"
+    if kind == "prod":
+        return f"{running} * {tile}"
+    if kind in ("any", "all") or dtype is torch.bool:
+        return f"{running} {'|' if kind in ('any', 'max') else '&'} {tile}"
+    return extremum(f"{kind}imum", running, tile, dtype)

@@ -1,0 +1,158 @@
+"""Reduce a long row in one pass where its sum depends on an earlier reduction of the same row.
+
+    m: f32[8] = prims.amax(x, (1,))                       m: f32[8] = prims.amax(x, (1,))
+    d: f32[8, 65536] = prims.sub(x, m expanded)     ->    s: f32[8] = prims.sum_exp(x, (1,))
+    e: f32[8, 65536] = prims.exp(d)
+    s: f32[8] = prims.sum(e, (1,))
+
+    m = x's mean; d = prims.sub(x, m expanded)            q = prims.squared_deviations(x, (1,))
+    s = prims.mul(d, d); q = prims.sum(s, (1,))
+
+The two reductions then share one loop over the row, and can be split over programs. A row that a
+program keeps in registers, or a core in its cache, stays as it is: there a second pass is cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flambeau_inductor.options import InductorOptions
+from flambeau_inductor.split_reduction import (
+    EVEN_ONLY,
+    choose_parts,
+    reads_row_again,
+    reduced_dims,
+    split_dim,
+    wanted_parts,
+)
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Node, Value
+from flambeau_prims.primitives import PRIMS
+from flambeau_prims.sizes import hint_of, known_eq
+
+if TYPE_CHECKING:
+    from flambeau_prims.graph import Graph
+    from flambeau_prims.spec import Size
+
+
+def reduce_in_one_pass(graph: Graph) -> Graph:
+    """Rewrite the sums of `graph`, in place."""
+    if not any(node.op is PRIMS["sum"] for node in graph.nodes):
+        return graph
+    nodes: list[Node] = []
+    builder = Builder(nodes, (value.name for value in graph.users()))
+    for node in graph.nodes:
+        if node.op is PRIMS["sum"] and node.args[1]:
+            builder.line = node.where
+            node = _exponentials(builder, node) or _squares(node) or node
+            for out in node.outputs:
+                out.producer = node  # type: ignore[union-attr]
+        nodes.append(node)
+    graph.nodes = nodes
+    return graph
+
+
+def _exponentials(builder: Builder, node: Node) -> Node | None:
+    """A sum of exp(x - amax(x)) as `sum_exp`; also of logsumexp's, where an infinite amax(x) is
+    replaced by 0.
+    """
+    shifted = _operands(node.args[0], "exp")
+    difference = _operands(shifted[0], "sub") if shifted else None
+    if difference is None:
+        return None
+    x, shift = difference
+    dims = reduced_dims(node)
+    top = _spread(shift, x, dims)
+    finite = _operands(top, "where")
+    if finite is not None:
+        infinite = _operands(finite[0], "isinf")
+        if infinite is None or finite[1] != 0 or infinite[0] is not finite[2]:
+            return None
+        top = finite[2]
+    reduced = _operands(top, "amax")
+    if reduced is None or reduced[0] is not x or reduced[1] != node.args[1]:
+        return None
+    result = _profitable(node, "sum_exp", x)
+    if result is None or finite is None:
+        return result
+    (out,) = node.outputs
+    assert out is not None
+    total = Value(builder.fresh_name(), out.spec)
+    total.producer = Node(result.op, result.args, {}, (total,), node.where)
+    builder.nodes.append(total.producer)
+    # Around 0 a row with an infinite maximum sums to inf or, of -inf alone, to 0.
+    infinite_sum = builder.exp(top)
+    return Node(PRIMS["where"], (builder.isinf(top), infinite_sum, total), {}, (out,), node.where)
+
+
+def _squares(node: Node) -> Node | None:
+    """A sum of (x - mean(x))**2 as `squared_deviations`."""
+    factors = _operands(node.args[0], "mul")
+    if factors is None or factors[0] is not factors[1]:
+        return None
+    difference = _operands(factors[0], "sub")
+    if difference is None:
+        return None
+    x, shift = difference
+    average = _spread(shift, x, reduced_dims(node))
+    total = _total_of_mean(average, x, node)
+    reduced = _operands(total, "sum")
+    if reduced is None or reduced[0] is not x or reduced[1] != node.args[1]:
+        return None
+    return _profitable(node, "squared_deviations", x)
+
+
+def _total_of_mean(average: Any, x: Value, node: Node) -> Any:
+    """What `average` divides by the number of reduced elements."""
+    count: Size = 1
+    for d in reduced_dims(node):
+        count = x.spec.shape[d] * count
+    divided = _operands(average, "div")
+    if divided is not None:
+        amount = divided[1]
+        same = amount == count if isinstance(amount, (int, float)) else known_eq(amount, count)
+        return divided[0] if same else None
+    scaled = _operands(average, "mul")
+    if scaled is not None and isinstance(count, int) and count:
+        return scaled[0] if scaled[1] == 1.0 / count else None
+    return average if count == 1 else None
+
+
+def _profitable(node: Node, name: str, x: Value) -> Node | None:
+    """The reduction of x by the primitive `name`, if a row is long and can be split as needed."""
+    dims = reduced_dims(node)
+    result = Node(PRIMS[name], (x, node.args[1]), {}, node.outputs, node.where)
+    if not reads_row_again(result, dims):
+        return None
+    options = InductorOptions()
+    longest = hint_of(x.spec.shape[split_dim(result, dims)])
+    wanted = wanted_parts(x.spec, dims, longest, options)
+    if name in EVEN_ONLY and 4 * choose_parts(result, dims, options) < wanted:
+        return None
+    return result
+
+
+def _operands(value: Any, name: str) -> tuple[Any, ...] | None:
+    """The operands of the primitive `name` that makes a value; None if another makes it."""
+    producer = value.producer if isinstance(value, Value) else None
+    return producer.args if producer is not None and producer.op is PRIMS[name] else None
+
+
+def _spread(value: Any, x: Any, dims: tuple[int, ...]) -> Any:
+    """What is repeated along `dims` to a value of the shape of x, with its dims in order."""
+    if not isinstance(value, Value) or not isinstance(x, Value):
+        return None
+    steps = []
+    while value.producer is not None and value.producer.op in (PRIMS["unsqueeze"], PRIMS["expand"]):
+        steps.append(value.producer)
+        value = value.producer.args[0]
+    places: list[int | None] = [d for d in range(x.spec.ndim) if d not in dims]
+    if len(places) != value.spec.ndim:
+        return None
+    for step in reversed(steps):
+        if step.op is PRIMS["unsqueeze"]:
+            places.insert(step.args[1], None)
+        else:
+            places[:0] = [None] * (len(step.args[1]) - len(places))
+    expected = [None if d in dims else d for d in range(x.spec.ndim)]
+    return value if places == expected else None
