@@ -554,13 +554,20 @@ def _call_of_typing(
     ):
         return NotImplemented
     if name == "__call__" and hasattr(args[0], "__origin__") and getattr(args[0], "_inst", True):
-        made = call(machine, args[0].__origin__, args[1:], kwargs)
-        if hasattr(made, "__dict__"):
-            with contextlib.suppress(AttributeError):
-                store_attr(machine, made, "__orig_class__", args[0])
-        return made
+        return _call_alias(machine, args[0], args[1:], kwargs)
     _guard_type_forms(machine, (*args, *kwargs.values()))
     return function(*args, **kwargs)
+
+
+def _call_alias(
+    machine: Machine, alias: Any, args: Args, kwargs: Kwargs, in_place: bool = False
+) -> Any:
+    """`dict[str, int](...)`: an instance of its class, which notes the alias if it can."""
+    made = call(machine, alias.__origin__, args, kwargs)
+    if hasattr(made, "__dict__"):
+        with contextlib.suppress(AttributeError):
+            store_attr(machine, made, "__orig_class__", alias)
+    return made
 
 
 def _guard_type_forms(machine: Machine, values: Any) -> None:
@@ -714,6 +721,7 @@ _CALLS: dict[type, Callable[[Machine, Any, Args, Kwargs, bool], Any]] = {
     torch._ops.OpOverload: _record,
     torch._ops.OpOverloadPacket: _record,
     functools.partial: _call_partial,
+    types.GenericAlias: _call_alias,
     LRU_CACHE: lambda machine, cached, args, kwargs, _: call_cached(machine, cached, args, kwargs),
     Compiled: lambda machine, compiled, args, kwargs, in_place: call(
         machine, compiled.__wrapped__, args, kwargs, in_place=in_place

@@ -216,6 +216,8 @@ class Machine:
         self.stop_value: Any = None
         self.transforms = 0
         """Function transforms around what is being interpreted."""
+        self.positions = 0
+        """Calls around it that map functions over positions, with which these may index."""
         self.backwards = 0
         """Backwards of custom Functions around it."""
         self.addresses_read: dict[int, Any] = {}

@@ -49,8 +49,10 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if (kind is list or kind is tuple) and type(key) is int:
         return obj[key]
     if isinstance(obj, torch.Tensor):
-        key = machine.foreign.tensor_index(key)
-        return machine.tape.getitem(obj, _tensor_index(machine, key))
+        key = _tensor_index(machine, machine.foreign.tensor_index(key))
+        if machine.positions and _holds_positions(key):
+            return _item_at_positions(machine, obj, key)
+        return machine.tape.getitem(obj, key)
     if isinstance(obj, type):
         method = python_method(machine, type(obj), "__getitem__")
         if method is not None:
@@ -79,6 +81,34 @@ def _tensor_index(machine: Machine, key: Any) -> Any:
         return tuple(list(item) if isinstance(item, range) else item for item in key)
     is_sequence = lookup(machine, type(key), "__getitem__") is not MISSING
     return key if is_sequence else as_index(machine, key)
+
+
+def _holds_positions(key: Any) -> bool:
+    """Whether an index is of tensors of ints, ints and whole dims, and holds a tensor."""
+    items = key if isinstance(key, tuple) else (key,)
+    return any(isinstance(item, torch.Tensor) for item in items) and all(
+        type(item) is int
+        or (isinstance(item, torch.Tensor) and item.dtype in _POSITIONS)
+        or (isinstance(item, slice) and item == slice(None))
+        for item in items
+    )
+
+
+def _item_at_positions(machine: Machine, obj: torch.Tensor, key: Any) -> Any:
+    """`obj[key]` for positions that are mapped over, which are tensors of no dims: the program's
+    operator would read the number.
+    """
+    items = key if isinstance(key, tuple) else (key,)
+    if any(type(item) is int for item in items):
+        numbers = tuple(item if type(item) is int else slice(None) for item in items)
+        obj = machine.tape.getitem(obj, numbers)
+    places = [
+        item if isinstance(item, torch.Tensor) else None for item in items if type(item) is not int
+    ]
+    return machine.tape.call_function(torch.ops.aten.index.Tensor, (obj, places))
+
+
+_POSITIONS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:

@@ -74,6 +74,14 @@ for _function in (
 # ---------------- torch.compiler's, which import torch._dynamo when they are called
 
 substitute_for(torch.compiler.cudagraph_mark_step_begin)(answering(None))
+
+
+@substitute_for(torch.fx.traceback.annotate)
+def _annotate(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """A mark for the nodes of torch's own tracers, of which none is at work here."""
+    return contextlib.nullcontext()
+
+
 for _name in (
     "allow_in_graph", "assume_constant_result", "disable", "get_default_backend",
     "list_backends", "load_cache_artifacts", "reset", "save_cache_artifacts",

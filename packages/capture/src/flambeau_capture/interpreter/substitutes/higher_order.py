@@ -1,4 +1,4 @@
-"""`torch.utils.checkpoint.checkpoint`, `torch.cond` and `torch.while_loop`.
+"""`torch.utils.checkpoint.checkpoint`, `torch.cond`, `torch.while_loop` and flex attention.
 
 The function of a checkpoint is followed as any other, and its calls are marked as one region:
 
@@ -17,6 +17,9 @@ when it runs:
 
 If the condition is known during capture, its branch is followed. Branches and bodies must not
 change anything, as torch asks.
+
+Flex attention is followed through `graphs.flex_attention.attend`, in which the positions that the
+program's functions index with are tensors.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from torch.utils.checkpoint import (
     noop_context_fn,
 )
 
+from flambeau_capture.graphs.flex_attention import attend
 from flambeau_capture.graphs.graph_module import build_subgraph, values_in
 from flambeau_capture.graphs.higher_order import Conditional, Loop
 from flambeau_capture.interpreter.substitute_registry import substitute_for
@@ -354,3 +358,15 @@ def _while_loop(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 substitute_for(torch.cond)(_cond)
 substitute_for(torch.while_loop)(_while_loop)
+
+
+# ---------------------------------------------------------------- flex attention
+
+
+@substitute_for(type(torch.ops.higher_order.flex_attention).__call__)
+def _flex_attention(machine: Machine, args: Any, kwargs: Any) -> Any:
+    machine.positions += 1
+    try:
+        return machine.call(attend, args[1:], kwargs)
+    finally:
+        machine.positions -= 1

@@ -1,0 +1,82 @@
+"""`torch.nn.attention.flex_attention` in torch operators: what its higher-order operator computes.
+
+    flex_attention(q, k, v, score_mod, block_mask)
+    ->  softmax(where(mask(b, h, i, j), score_mod(q @ k^T * scale, b, h, i, j), -inf)) @ v
+
+The program's functions see one score and its position; they are mapped over all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_AXES = 4
+"""Batch, head, query and key position."""
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable[..., torch.Tensor],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    kernel_options: dict[str, Any],
+    score_mod_other_buffers: tuple[torch.Tensor, ...] = (),
+    mask_mod_other_buffers: tuple[torch.Tensor, ...] = (),
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The attended values (B, Hq, L, Ev) in the order of `query`'s strides, and the log-sum-exp and
+    the maximum of each row of scores (B, Hq, L), both divided by log(2).
+
+    `query` is (B, Hq, L, E); `key` (B or 1, Hkv, S, E) and `value` (B or 1, Hkv, S, Ev) serve
+    Hq / Hkv heads each.
+    """
+    batch, heads = query.shape[:2]
+    key, value = (_for_each_head(one, batch, heads) for one in (key, value))
+    precise = torch.float64 if query.dtype == torch.float64 else torch.float32
+    scores = (query.to(precise) @ key.to(precise).transpose(-2, -1)) * scale
+    places = [torch.arange(size, device=scores.device) for size in scores.shape]
+    seen = _mapped(block_mask[-1], 0, len(mask_mod_other_buffers))(*places, *mask_mod_other_buffers)
+    changed = _mapped(score_mod, 1, len(score_mod_other_buffers))(
+        scores, *places, *score_mod_other_buffers
+    )
+    scores = torch.where(
+        seen, changed, torch.full((), -math.inf, dtype=precise, device=seen.device)
+    )
+    unseen = (scores == -math.inf).all(-1)
+    log_sum = torch.where(unseen, -math.inf, scores.logsumexp(-1))
+    weights = torch.where(unseen.unsqueeze(-1), 0.0, scores.softmax(-1))
+    attended = weights.to(query.dtype) @ value.to(query.dtype)
+    most = scores.amax(-1)
+    return _in_order_of(attended, query), log_sum / math.log(2), most / math.log(2)
+
+
+def _for_each_head(x: torch.Tensor, batch: int, heads: int) -> torch.Tensor:
+    x = x.repeat_interleave(heads // x.shape[1], 1)
+    return x.expand(batch, *x.shape[1:])
+
+
+def _mapped(
+    function: Callable[..., Any], scores: int, buffers: int, axis: int = _AXES - 1
+) -> Callable[..., Any]:
+    """`function` of one position over all positions; `axis` is the next one, innermost first."""
+    if axis < 0:
+        return function
+    places = [None] * _AXES
+    places[axis] = 0  # type: ignore[call-overload]
+    dims = (0,) * scores + tuple(places) + (None,) * buffers
+    return _mapped(torch.vmap(function, dims), scores, buffers, axis - 1)
+
+
+def _in_order_of(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`x` laid out densely: the last dim innermost, the others as in another tensor."""
+    strides, last = like.stride(), like.ndim - 1
+    order = sorted(range(last), key=lambda dim: (strides[dim], dim), reverse=True)
+    dense = x.permute(*order, last).contiguous()
+    return dense.permute(*(order.index(dim) for dim in range(last)), last)

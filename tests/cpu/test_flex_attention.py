@@ -1,0 +1,115 @@
+"""flex_attention: whole graphs that equal eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import flambeau
+from tests.programs.flex_attention import LENGTH, MASKS, SCORES, functions, qkv
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
+FUNCTIONS = functions("cpu")
+
+
+def block_mask(name: str | None) -> Any:
+    if name is None:
+        return None
+    return create_block_mask(getattr(FUNCTIONS, name), None, None, LENGTH, LENGTH, device="cpu")
+
+
+def same(function: Callable[..., Any], inputs: list[torch.Tensor]) -> torch.Tensor:
+    """Compiled as one graph equals eager: results and strides."""
+    compiled = flambeau.compile(function, fullgraph=True)
+    expected, got = function(*inputs), compiled(*inputs)
+    torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+    assert got.stride() == expected.stride()
+    explained = flambeau.explain(compiled)
+    assert len(explained.graphs) == 1
+    return got
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_scores_and_masks(score: str | None, mask: str | None) -> None:
+    score_mod, seen = score and getattr(FUNCTIONS, score), block_mask(mask)
+    same(lambda q, k, v: flex_attention(q, k, v, score_mod=score_mod, block_mask=seen), qkv("cpu"))
+
+
+def test_rows_that_see_nothing() -> None:
+    mask = block_mask("nothing_for_some_rows")
+    got = same(lambda q, k, v: flex_attention(q, k, v, block_mask=mask), qkv("cpu"))
+    assert (got[:, :, :6] == 0).all()
+
+
+def test_grouped_heads_and_a_scale() -> None:
+    score_mod = FUNCTIONS.relative
+    same(
+        lambda q, k, v: flex_attention(q, k, v, score_mod=score_mod, enable_gqa=True, scale=0.3),
+        qkv("cpu", kv_heads=2),
+    )
+
+
+def test_inputs_of_other_strides() -> None:
+    inputs = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in qkv("cpu")]
+    same(lambda q, k, v: flex_attention(q, k, v, score_mod=FUNCTIONS.alibi), inputs)
+
+
+def test_a_bias_that_is_an_argument() -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> Any:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, j] + bias[0, i])
+
+    same(function, [*qkv("cpu"), torch.randn(4, LENGTH)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_dtypes(dtype: torch.dtype) -> None:
+    inputs = qkv("cpu", dtype=dtype, width=16)
+    compiled = flambeau.compile(flex_attention, fullgraph=True)
+    exact = flex_attention(*(one.double() for one in inputs), score_mod=FUNCTIONS.relative)
+    expected = flex_attention(*inputs, score_mod=FUNCTIONS.relative)
+    got = compiled(*inputs, score_mod=FUNCTIONS.relative)
+    assert got.dtype == dtype
+    error = (expected.double() - exact).abs().max()
+    assert (got.double() - exact).abs().max() <= 2 * error + 1e-12
+
+
+def test_the_log_of_the_sum() -> None:
+    inputs = qkv("cpu")
+
+    def function(*inputs: torch.Tensor) -> Any:
+        return flex_attention(*inputs, score_mod=FUNCTIONS.relative, return_lse=True)
+
+    for got, want in zip(
+        flambeau.compile(function, fullgraph=True)(*inputs), function(*inputs), strict=True
+    ):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_errors_are_eagers(grad: bool) -> None:
+    inputs = qkv("cpu", kv_heads=4 if grad else 2)
+    if grad:
+        inputs[0].requires_grad_()
+    with pytest.raises((ValueError, NotImplementedError)) as eager:
+        flex_attention(*inputs)
+    with pytest.raises(eager.type) as ours:
+        flambeau.compile(lambda q, k, v: flex_attention(q, k, v))(*inputs)
+    assert str(ours.value) == str(eager.value)
+
+
+def test_other_lengths_recompile_once() -> None:
+    compiled = flambeau.compile(
+        lambda q, k, v: flex_attention(q, k, v, score_mod=FUNCTIONS.relative)
+    )
+    for length in (16, 30, 41, 52):
+        inputs = qkv("cpu", length=length)
+        torch.testing.assert_close(
+            compiled(*inputs), flex_attention(*inputs, score_mod=FUNCTIONS.relative)
+        )
+    assert len(flambeau.explain(compiled).graphs) <= 2
