@@ -18,7 +18,9 @@ class AutogradOptions:
     one, and none whose forward uses lie further apart than this many nodes. `channels_last`: run
     convolutions, and what lies between them, in channels-last layout (with `decompose` only).
     `pad_rows`: let rows of matrices in half precision begin at aligned addresses on a GPU, where
-    products gain by it (with `decompose` only). `check`: run the border checker after each pass.
+    products gain by it (with `decompose` only). `freezing`: compute once what depends on parameters
+    and buffers only, in graphs without a backward (with `decompose` only). `check`: run the
+    border checker after each pass.
     """
 
     decompose: bool = True
@@ -28,4 +30,5 @@ class AutogradOptions:
     recompute_span: int = 100
     channels_last: bool = True
     pad_rows: bool = True
+    freezing: bool = False
     check: bool = False

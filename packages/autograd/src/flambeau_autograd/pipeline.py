@@ -12,6 +12,7 @@ from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.double_backward import dependences
 from flambeau_autograd.fold_identities import fold_identities
+from flambeau_autograd.freezing import compile_frozen, is_frozen
 from flambeau_autograd.functionalize import dense_order, functionalize
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
@@ -138,6 +139,10 @@ def _compile(
         ),
     )  # fmt: skip
     if not traced.trains:
+        if options.freezing and options.decompose:
+            return wrap_inference(
+                compile_frozen(joint, _frozen(gm, example_inputs, traced.passed), compiler), call
+            )
         return wrap_inference(compiler(joint, "inference"), call)
     reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
@@ -174,6 +179,16 @@ def _compile(
         where=next((str(node.where) for node in joint.nodes if node.where), ""),
     )
     return wrap_training(forward, backwards, call, training)
+
+
+def _frozen(gm: fx.GraphModule, example_inputs: Sequence[Any], passed: Sequence[int]) -> list[int]:
+    """The positions among the graph's inputs of parameters and buffers."""
+    sources = [
+        str(node.meta.get("source", "")) for node in gm.graph.nodes if node.op == "placeholder"
+    ]
+    return [
+        position for position, at in enumerate(passed) if is_frozen(example_inputs[at], sources[at])
+    ]
 
 
 def _handles(

@@ -1,0 +1,170 @@
+"""`freezing`: what depends on parameters only is computed once, and anew when they change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import flambeau
+
+
+class Network(nn.Module):
+    """Weights that are cast, normalised and tied; a buffer; a convolution with batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.scale = nn.Parameter(torch.rand(8))
+        self.register_buffer("shift", torch.rand(8))
+        self.convolution = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor, image: torch.Tensor) -> Any:
+        weight = F.normalize(self.first.weight.double(), dim=1).float() * self.scale[:, None]
+        y = F.linear(x, weight, self.first.bias.exp())
+        return y + self.shift.cos(), F.relu(self.norm(self.convolution(image))), weight
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(5, 6), torch.randn(2, 3, 7, 7)
+
+
+def trained() -> Network:
+    model = Network()
+    with torch.no_grad():
+        model.norm.running_mean.normal_()
+        model.norm.running_var.uniform_(0.5, 2)
+        model.norm.weight.normal_()
+        model.norm.bias.normal_()
+    return model.eval()
+
+
+def compare(compiled: Any, model: Any) -> tuple[Any, ...]:
+    given = inputs()
+    with torch.no_grad():
+        got, want = compiled(*given), model(*given)
+    for mine, its in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
+        assert mine.stride() == its.stride()
+    return got  # type: ignore[no-any-return]
+
+
+def compiled(model: Any, **options: Any) -> Any:
+    return flambeau.compile(model, fullgraph=True, options={"freezing": True, **options})
+
+
+def test_what_depends_on_parameters_is_not_in_the_program() -> None:
+    model = trained()
+    frozen = flambeau.explain(model, options={"freezing": True})
+    plain = flambeau.explain(model)
+    with torch.no_grad():
+        given = inputs()
+        assert "cos" in str(plain(*given))
+        assert "cos" not in str(frozen(*given))
+
+
+def test_changes_are_seen() -> None:
+    model = trained()
+    program = compiled(model)
+    for _ in range(2):
+        compare(program, model)
+    with torch.no_grad():
+        model.scale.mul_(2)
+        compare(program, model)
+        model.shift.add_(1)
+        compare(program, model)
+    model.first.weight = nn.Parameter(torch.randn(8, 6))
+    compare(program, model)
+    model.load_state_dict(trained().state_dict())
+    compare(program, model)
+
+
+def test_parameters_that_change_in_every_call() -> None:
+    model = trained()
+    program = compiled(model)
+    for _ in range(8):
+        with torch.no_grad():
+            model.first.weight.normal_()
+            model.norm.running_mean.normal_()
+        compare(program, model)
+        compare(program, model)
+
+
+def test_results_are_the_callers() -> None:
+    model = trained()
+    program = compiled(model)
+    *_, weight = compare(program, model)
+    weight.zero_()
+    compare(program, model)
+
+
+def test_a_written_buffer_is_not_frozen() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.count += 1
+            return x * self.count.exp(), self.count.exp()
+
+    model, twin = Counter(), Counter()
+    program = compiled(model)
+    x = torch.randn(3)
+    with torch.no_grad():
+        for _ in range(3):
+            for mine, its in zip(program(x), twin(x), strict=True):
+                torch.testing.assert_close(mine, its)
+
+
+def test_training_is_not_frozen() -> None:
+    model = trained()
+    program = compiled(model)
+    x, image = inputs()
+    for _ in range(2):
+        gradients = []
+        for call in (program, model):
+            model.zero_grad()
+            sum(out.square().sum() for out in call(x, image)).backward()
+            gradients.append([p.grad.clone() for p in model.parameters()])
+        for mine, its in zip(*gradients, strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_that_change(dynamic: bool | None) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4, dtype=torch.float32)).eval()
+
+    def half(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)  # type: ignore[no-any-return]
+
+    program = flambeau.compile(half, dynamic=dynamic, options={"freezing": True})
+    with torch.no_grad():
+        for rows in (5, 3, 9, 9):
+            x = torch.randn(rows, 6)
+            torch.testing.assert_close(program(x), half(x), rtol=2e-2, atol=2e-2)
+            model[0].weight.mul_(0.9)
+
+
+def test_draws_stay() -> None:
+    weight = nn.Parameter(torch.rand(50))
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(weight * 2, 0.5) + x
+
+    frozen = compiled(program)
+    x = torch.randn(50)
+    with torch.no_grad():
+        for seed in range(3):
+            torch.manual_seed(seed)
+            got = frozen(x)
+            torch.manual_seed(seed)
+            torch.testing.assert_close(got, program(x))
