@@ -14,7 +14,9 @@ from flambeau_inductor.scalar_ops import SCALAR_OPS, ScalarOps, install
 from flambeau_prims.primitives import PRIMS, Kind
 from flambeau_prims.unsupported import NoCodeGenerator
 
-OTHERS = {"bind", "constant", "index_value", "load", "store", "check_index", "reduce"}
+OTHERS = {
+    "bind", "constant", "index_value", "load", "store", "scatter", "check_index", "reduce",
+}  # fmt: skip
 
 
 def test_the_table_is_the_pointwise_primitives():

@@ -108,6 +108,19 @@ class Evaluator:
         positions, value = torch.broadcast_tensors(positions, value)
         self.stores.append((buffer, positions, value))
 
+    def scatter(
+        self, mode: str, buffer: str, index: sympy.Expr, value: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        points = [self.positions(index), value, *([mask] if mask is not None else [])]
+        shape = torch.broadcast_shapes((self.outer, self.inner), *(p.shape for p in points))
+        positions, value, *masks = (p.expand(shape).reshape(-1) for p in points)
+        if masks:
+            positions, value = positions[masks[0]], value[masks[0]]
+        memory = self.memory[buffer]
+        for position, number in zip(positions.tolist(), value, strict=True):
+            memory[position] = memory[position] + number if mode == "add" else number
+
     def check_index(self, value: torch.Tensor, size: Integer, mask: torch.Tensor | None) -> None:
         limit = evaluate_expr(size, self.names)
         wrong = (value < 0) | (value >= limit)

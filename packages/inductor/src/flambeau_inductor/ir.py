@@ -120,16 +120,25 @@ class CheckIndex:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`buffer[index] = value`; distinct points of the axes store to distinct places."""
+    """`buffer[index] = value`; distinct points of the axes store to distinct places.
+
+    Of a scatter, which has a `mode`, several points may name one place, and points where `mask` is
+    false store nothing: "add" adds to what the place holds; "set" leaves what one of the points
+    stores. A CPU takes the points of one place in the order of the loops. No other statement of
+    the kernel touches the buffer.
+    """
 
     buffer: str
     index: sympy.Expr
     value: str
+    mode: str = ""
+    mask: str | None = None
 
 
 Statement: TypeAlias = Constant | IndexValue | Load | Compute | Reduce | CheckIndex | Store
 Body: TypeAlias = tuple[Statement, ...]
 
+SCATTER_MODES = ("add", "set")
 REDUCE_KINDS = (
     "sum", "prod", "max", "min", "any", "all", "sum_exp", "squared_deviations", "argmax", "argmin",
 )  # fmt: skip
@@ -222,8 +231,8 @@ def format_statement(statement: Statement) -> str:
             return f"{name} = reduce {kind} {value}"
         case CheckIndex(value, size):
             return f"check {value} < {size}{tail}"
-        case Store(buffer, index, value):
-            return f"store {buffer}[{index}] {value}"
+        case Store(buffer, index, value, mode):
+            return f"{mode or 'store'} {buffer}[{index}] {value}{tail}"
 
 
 def format_kernel(kernel: LoopKernel) -> str:
@@ -249,9 +258,9 @@ def operands(statement: Statement) -> tuple[str, ...]:
     match statement:
         case Compute(args=args):
             return args
-        case Reduce(value=value) | Store(value=value):
+        case Reduce(value=value):
             return (value,)
-        case CheckIndex(value=value, mask=mask):
+        case Store(value=value, mask=mask) | CheckIndex(value=value, mask=mask):
             return (value, mask) if mask else (value,)
         case Load(mask=str(mask)):
             return (mask,)
@@ -274,6 +283,11 @@ def index_of(statement: Statement) -> sympy.Expr | None:
 def finds_positions(body: Body) -> bool:
     """Whether the order of the inner axes matters: a Reduce numbers their points."""
     return any(isinstance(s, Reduce) and s.kind in ("argmax", "argmin") for s in body)
+
+
+def scatters(body: Body) -> bool:
+    """Whether several points of a loop nest may store to one place."""
+    return any(isinstance(s, Store) and s.mode for s in body)
 
 
 def is_inner(statement: Statement, inner: set[str]) -> bool:

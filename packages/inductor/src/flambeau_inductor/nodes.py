@@ -41,7 +41,8 @@ class LoopNest:
     body: Body
     label: str
     where: str = ""
-    loads: dict[str, list[Load]] = field(init=False)
+    loads: dict[str, list[Load | Store]] = field(init=False)
+    """By buffer, what reads it: a scatter changes what is there."""
     stores: dict[str, list[Store]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +52,8 @@ class LoopNest:
                 self.loads.setdefault(statement.buffer, []).append(statement)
             elif isinstance(statement, Store):
                 self.stores.setdefault(statement.buffer, []).append(statement)
+                if statement.mode:
+                    self.loads.setdefault(statement.buffer, []).append(statement)
 
     @property
     def reads(self) -> set[str]:
@@ -61,6 +64,11 @@ class LoopNest:
     def writes(self) -> set[str]:
         """Names of the buffers it writes."""
         return set(self.stores)
+
+    @property
+    def scattered(self) -> set[str]:
+        """Names of the buffers that it writes at computed places."""
+        return {name for name, stores in self.stores.items() if any(s.mode for s in stores)}
 
     @property
     def can_raise(self) -> bool:

@@ -93,6 +93,9 @@ class ScalarOps(Protocol[V]):
     def index_value(self, expr: sympy.Expr, dtype: torch.dtype) -> V: ...
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: V | None) -> V: ...
     def store(self, buffer: str, index: sympy.Expr, value: V) -> None: ...
+    def scatter(
+        self, mode: str, buffer: str, index: sympy.Expr, value: V, mask: V | None
+    ) -> None: ...
     def check_index(self, value: V, size: Integer, mask: V | None) -> None: ...
     def reduce(self, kind: str, value: V, dtype: torch.dtype) -> V: ...
 
@@ -147,8 +150,11 @@ class Replay:
                 result = getattr(ops, op)(*[values[arg] for arg in args], dtype)
             case Reduce(_, _, kind, value):
                 result = ops.reduce(kind, values[value], self.dtypes[value])
-            case Store(buffer, index, value):
+            case Store(buffer, index, value, "", _):
                 ops.store(buffer, index, values[value])
+                return
+            case Store(buffer, index, value, mode, mask):
+                ops.scatter(mode, buffer, index, values[value], values[mask] if mask else None)
                 return
             case CheckIndex(value, size, mask):
                 ops.check_index(values[value], size, values[mask] if mask else None)

@@ -120,6 +120,11 @@ def all_cases() -> Iterator[Case]:
     yield column_sum(40, 100)
     yield padded(11, 4)
     yield gathered(9, 21)
+    yield scattered(50, 7, "add")
+    yield scattered(1, 33, "set")
+    yield resampled(5, 21)
+    yield resampled(3, 40, Tiling(4, 16, lane="i1", dealt=True))
+    yield resampled(3, 40, Tiling(64, dealt=True))
     yield pooled(3, 7, 10)
     yield pooled_gradient(3, 7, 10)
 
@@ -433,6 +438,44 @@ def gathered(rows: int, width: int) -> Case:
     kernel = LoopKernel("cuda", params, (), (Axis(i, rows * width),), (), body)
     buffers = [torch.randint(0, 5, (rows,)), torch.randn(5 * width), torch.zeros(rows * width)]
     return Case("gathered", kernel, buffers)
+
+
+def scattered(rows: int, width: int, mode: str) -> Case:
+    """y[index[i], j] += x[i, j] where index[i] is not 2, or = x[i, j]."""
+    i, j, v0 = symbol("i0"), symbol("i1"), symbol("v0")
+    body = (
+        Load("v0", I64, "b0", i),
+        Constant("v1", I64, 2),
+        Compute("v2", BOOL, "ne", ("v0", "v1")),
+        Load("v3", F32, "b1", width * i + j),
+        Store("b2", width * v0 + j, "v3", mode, "v2"),
+    )
+    params = (Param("b0", I64, "read"), Param("b1", F32, "read"), Param("b2", F32, "update"))
+    axes = (Axis(i, rows), Axis(j, width))
+    kernel = LoopKernel("cuda", params, (), axes, (), body)
+    buffers = [torch.randint(0, 5, (rows,)), torch.randn(rows * width), torch.randn(5 * width)]
+    return Case(f"scattered_{mode}", kernel, buffers)
+
+
+def resampled(rows: int, width: int, tiling: Tiling | None = None) -> Case:
+    """y[i, j] = x[i, floor((j + 0.5) * 0.3)]: index arithmetic along one axis only."""
+    i, j, v6 = symbol("i0"), symbol("i1"), symbol("v6")
+    body = (
+        IndexValue("v0", I64, j),
+        Compute("v1", F32, "cast", ("v0",)),
+        Constant("v2", F32, 0.5),
+        Compute("v3", F32, "add", ("v1", "v2")),
+        Constant("v7", F32, 0.3),
+        Compute("v4", F32, "mul", ("v3", "v7")),
+        Compute("v5", F32, "floor", ("v4",)),
+        Compute("v6", I64, "cast", ("v5",)),
+        Load("v8", F32, "b0", width * i + v6),
+        Store("b1", width * i + j, "v8"),
+    )
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
+    kernel = LoopKernel("cuda", params, (), (Axis(i, rows), Axis(j, width)), (), body)
+    buffers = [torch.randn(rows * width), torch.zeros(rows * width)]
+    return Case(f"resampled_{tiling}", kernel, buffers, tiling=tiling)
 
 
 def tiling_of(case: Case) -> Tiling:

@@ -119,6 +119,9 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
     "flip": lambda x, dims: x.flip(dims),
     "gather": torch.gather,
     "index": lambda x, indices: torch.ops.aten.index.Tensor(x, list(indices)),
+    "index_put": lambda x, indices, source, accumulate: torch.ops.aten.index_put(
+        x, list(indices), source, accumulate
+    ),
     "pad": _pad,
     "cat": lambda xs, dim: torch.cat(list(xs), dim),
     "full": lambda shape, value, dtype, device: torch.full(

@@ -224,6 +224,15 @@ def index(x: Spec, indices: Sequence[Spec | None]) -> Spec:
     return x.fresh((*kept[:axis], *tensors[0].shape, *kept[axis:]))
 
 
+def index_put(x: Spec, indices: Sequence[Spec | None], source: Spec, accumulate: bool) -> Spec:
+    """The operand's Spec; the source has the shape that `index` would give."""
+    wanted = index(x, indices).shape
+    if source.ndim != len(wanted) or not all(map(sizes.eq, source.shape, wanted)):
+        raise ValueError(f"index_put of {source} where {wanted} is indexed")
+    _same_dtype([x, source])
+    return x.fresh()
+
+
 def pad(x: Spec, lows: Sequence[Size], highs: Sequence[Size], value: Any) -> Spec:
     """Grown at both ends of each dim."""
     shape = [low + size + high for size, low, high in zip(x.shape, lows, highs, strict=True)]

@@ -22,7 +22,7 @@ Laws that hold for every primitive:
 
 A primitive called on real tensors computes its reference result in plain eager PyTorch
 (`evaluate.run_graph` runs graphs). What is not here (matrix products, convolution, attention,
-pooling, sorting, scans, scatters, random numbers, complex arithmetic) stays an ATen OpOverload in
+pooling, sorting, scans, random numbers, complex arithmetic) stays an ATen OpOverload in
 the graph, which means "call ATen".
 """
 
@@ -66,8 +66,7 @@ class Kind(enum.Enum):
     INDEX = "index"  # fresh result, each element read from a computed place
     FACTORY = "factory"  # fresh result from no tensor
     LAYOUT = "layout"  # the same elements in new memory
-    # fresh result, written at computed places; none yet: scatters are extern ATen calls
-    SCATTER = "scatter"
+    SCATTER = "scatter"  # fresh result, written at computed places
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +142,7 @@ _pointwise = partial(_declare, Kind.POINTWISE)
 _reduction = partial(_declare, Kind.REDUCTION)
 _view = partial(_declare, Kind.VIEW)
 _index = partial(_declare, Kind.INDEX)
+_scatter = partial(_declare, Kind.SCATTER)
 _factory = partial(_declare, Kind.FACTORY)
 _layout = partial(_declare, Kind.LAYOUT)
 
@@ -310,7 +310,15 @@ pad = _index(
 )
 cat = _index("cat(xs: tensors, dim: dim)", "joined along dim; one dtype; shapes agree elsewhere")
 
-# 7. Factories
+# 7. Scatter: fresh results written at computed places
+
+index_put = _scatter(
+    "index_put(x: tensor, indices: indices, source: tensor, accumulate: number)",
+    "x with `source` at, or added at, the places that `index` would read; of places that are named "
+    "several times a CPU adds in order, or takes the last, and a GPU in any order, or any",
+)
+
+# 8. Factories
 
 full = _factory("full(shape: sizes, value: number, dtype: dtype, device: device)")
 empty = _factory("empty(shape: sizes, dtype: dtype, device: device)", "elements undefined")
@@ -319,7 +327,7 @@ iota = _factory(
     "start + i * step, of an integer dtype",
 )
 
-# 8. Layout
+# 9. Layout
 
 clone = _layout("clone(x: tensor)", "materialise, in the strides of the result's Spec")
 to_device = _layout("to_device(x: tensor, device: device)", "copy to another device")

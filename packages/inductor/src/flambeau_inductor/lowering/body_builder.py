@@ -75,9 +75,11 @@ class BodyBuilder:
         """buffer[index]."""
         return self.define(("load", buffer, index, mask), Load, dtype, buffer, index, mask)
 
-    def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
-        """buffer[index] = value."""
-        self.statements.append(Store(buffer, index, value))
+    def store(
+        self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
+    ) -> None:
+        """buffer[index] = value, or a scatter of that mode."""
+        self.statements.append(Store(buffer, index, value, mode, mask))
 
     def check_index(self, value: str, size: Integer, mask: str | None = None) -> None:
         """An indirect index must be in range."""

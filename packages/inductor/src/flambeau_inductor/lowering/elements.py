@@ -15,6 +15,7 @@ import torch
 
 from flambeau_inductor.indexing.expressions import linear, symbol
 from flambeau_inductor.indexing.ranges import RangedMath
+from flambeau_inductor.ir import Constant, IndexValue
 from flambeau_inductor.lowering.body_builder import BodyBuilder
 from flambeau_inductor.lowering.registry import ELEMENT_RULES
 from flambeau_prims.graph import Value
@@ -158,9 +159,15 @@ class Elements:
             op, builder.index_value(left, torch.int64), builder.index_value(bound, torch.int64)
         )
 
-    def indirect(self, name: str, size: sympy.Expr) -> sympy.Expr:
-        """An int64 value as an index below `size`, which is checked."""
-        self.builder.check_index(name, int(size) if size.is_Integer else size, self.mask)
+    def indirect(self, name: str, size: sympy.Expr, *, checked: bool = True) -> sympy.Expr:
+        """An int64 value as an index below `size`, which is checked unless it is certain."""
+        statement = self.builder.by_name[name]
+        if not checked and isinstance(statement, IndexValue):
+            return statement.expr
+        if not checked and isinstance(statement, Constant):
+            return sympy.Integer(int(statement.value))
+        if checked:
+            self.builder.check_index(name, int(size) if size.is_Integer else size, self.mask)
         self.math.ranges.setdefault(name, size)
         return symbol(name)
 

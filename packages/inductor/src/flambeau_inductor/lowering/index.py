@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from flambeau_inductor.indexing.expressions import linear
+from flambeau_inductor.ir import Compute, Constant
 from flambeau_inductor.lowering.realize import result_of
 from flambeau_inductor.lowering.registry import element_rule
+from flambeau_inductor.lowering.value_bounds import lies_inside
 from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flambeau_inductor.lowering.elements import Elements, Index
     from flambeau_prims.graph import Node
 
@@ -31,7 +36,8 @@ def lower_gather(elements: Elements, node: Node, index: Index) -> str:
     """x at the index tensor's element along one dim."""
     x, dim, positions = node.args
     name = elements.element(positions, index)
-    chosen = elements.indirect(name, elements.shape(x)[dim])
+    checked = not lies_inside(positions, x.spec.shape[dim])
+    chosen = elements.indirect(name, elements.shape(x)[dim], checked=checked)
     return elements.element(x, (*index[:dim], chosen, *index[dim + 1 :]))
 
 
@@ -39,8 +45,16 @@ def lower_gather(elements: Elements, node: Node, index: Index) -> str:
 def lower_index(elements: Elements, node: Node, index: Index) -> str:
     """aten.index.Tensor: dims with an index tensor give way to the tensors' common shape."""
     x, indices = node.args
-    given = [d for d, item in enumerate(indices) if isinstance(item, Value)]
-    common = indices[given[0]].spec.ndim
+    return elements.element(x, indexed_point(elements, x, indices, index))
+
+
+def indexed_point(
+    elements: Elements, x: Value, indices: Sequence[Value | None], index: Index
+) -> Index:
+    """The point of x that `indices` give for a point of the result of indexing."""
+    tensors = {d: item for d, item in enumerate(indices) if item is not None}
+    given = list(tensors)
+    common = tensors[given[0]].spec.ndim
     adjacent = given == list(range(given[0], given[-1] + 1))
     first = given[0] if adjacent else 0
     inside = index[first : first + common]
@@ -48,12 +62,38 @@ def lower_index(elements: Elements, node: Node, index: Index) -> str:
     shape = elements.shape(x)
     point: list[sympy.Expr] = []
     for d in range(x.spec.ndim):
-        if d in given:
-            name = wrap_negative(elements, elements.element(indices[d], inside), shape[d])
-            point.append(elements.indirect(name, shape[d]))
+        if d in tensors:
+            name = elements.element(tensors[d], inside)
+            checked = not lies_inside(tensors[d], x.spec.shape[d])
+            if checked:
+                name = wrap_negative(elements, name, shape[d])
+            point.append(elements.indirect(name, shape[d], checked=checked))
         else:
             point.append(next(kept))
-    return elements.element(x, tuple(point))
+    return tuple(point)
+
+
+def store_scattered(
+    elements: Elements, target: tuple[str, Value], indices: Sequence[Value | None], source: Value,
+    index: Index, accumulate: bool,
+) -> None:  # fmt: skip
+    """Store the source's element where the indices say. Sums of zeros chosen by a condition are
+    left out: a place that many points name is not fought over for nothing.
+    """
+    buffer, out = target
+    builder = elements.builder
+    name = elements.element(source, index)
+    mask: str | None = None
+    chosen = builder.by_name[name]
+    if accumulate and isinstance(chosen, Compute) and chosen.op == "where":
+        condition, value, other = chosen.args
+        zero = builder.by_name[other]
+        if isinstance(zero, Constant) and zero.value == 0:
+            mask, name = condition, value
+    point = indexed_point(elements, out, indices, index)
+    strides = elements.sizes.convert_all(out.spec.stride)
+    address = linear(point, strides, sympy.S.Zero)
+    builder.store(buffer, address, name, "add" if accumulate else "set", mask)
 
 
 def wrap_negative(elements: Elements, name: str, size: sympy.Expr) -> str:

@@ -21,6 +21,7 @@ from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.elements import Elements
 from flambeau_inductor.lowering.extern import copy_into, copy_to_device, lower_extern
+from flambeau_inductor.lowering.index import store_scattered
 from flambeau_inductor.lowering.realize import MAX_INLINE_CAT, realize, result_of
 from flambeau_inductor.lowering.reduction import combine_parts, lower_reduction
 from flambeau_inductor.lowering.registry import load_all
@@ -119,6 +120,8 @@ class _GraphLowering:
             self.reduction_nest(node)
         elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
             self.cat_nests(node)
+        elif node.op.kind is Kind.SCATTER:
+            self.scatter_nests(node)
         else:
             self.pointwise_nest(out, node.where)
 
@@ -225,6 +228,26 @@ class _GraphLowering:
                 self.finish(elements, buffer, out.spec, place, name, axes, (), node.where)
             start = start + self.sizes.convert(x.spec.shape[dim])
 
+    def scatter_nests(self, node: Node) -> None:
+        """A copy of what is scattered into, and a nest over what is scattered."""
+        out = result_of(node)
+        x, indices, source, accumulate = node.args
+        axes, index = self.axes(out.spec.shape, out.spec.stride, "i")
+        elements = self.elements(axes, out.spec.device)
+        name = elements.element(x, index)
+        buffer = self.make(out)
+        self.finish(elements, buffer, out.spec, index, name, axes, (), node.where)
+        if _is_empty(source.spec.shape):
+            return
+        spec = source.spec
+        # A CPU adds in the order of the indices, as eager does.
+        order = spec.fresh(spec.shape).stride if spec.device.type == "cpu" else spec.stride
+        axes, index = self.axes(spec.shape, order, "i")
+        elements = self.elements(axes, spec.device)
+        store_scattered(elements, (buffer, out), indices, source, index, accumulate)
+        elements.labels[node.op.name] = None
+        self.append(elements, spec, axes, (), node.where)
+
     def axes(
         self, shape: Sequence[Size], stride: Sequence[Size], prefix: str
     ) -> tuple[tuple[Axis, ...], tuple[sympy.Expr, ...]]:
@@ -260,6 +283,13 @@ class _GraphLowering:
         """Store the value and append the nest."""
         address = linear(index, self.sizes.convert_all(spec.stride), sympy.S.Zero)
         elements.builder.store(buffer, address, elements.builder.cast(name, spec.dtype))
+        return self.append(elements, spec, outer, inner, where)
+
+    def append(
+        self, elements: Elements, spec: Spec, outer: tuple[Axis, ...], inner: tuple[Axis, ...],
+        where: str,
+    ) -> LoopNest:  # fmt: skip
+        """Append the nest of a finished body."""
         body = elements.builder.finish()
         outer, inner, body = split_axes(outer, inner, body)
         labels = list(elements.labels)

@@ -143,7 +143,7 @@ class _Realizer:
             for value in node.operands():
                 self.require(value)
             self.must.update(out for out in node.outputs if out is not None)
-        elif node.op.kind is Kind.REDUCTION:
+        elif node.op.kind in (Kind.REDUCTION, Kind.SCATTER):
             self.must.add(result_of(node))
         elif node.op.name == "as_strided":
             self.require(node.args[0])
@@ -151,6 +151,10 @@ class _Realizer:
             x, out = node.args[0], result_of(node)
             if _elements(out) > _elements(x):
                 self.broadcast.add(self.root(x))
+        elif node.op.name == "index":
+            for position in node.args[1]:
+                if position is not None and _elements(result_of(node)) > _elements(position):
+                    self.broadcast.add(self.root(position))
         elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
             self.must.add(result_of(node))
 
@@ -161,12 +165,14 @@ class _Realizer:
         operands = list(dict.fromkeys(values_in(node.args)))
         if self.is_view(node):
             if self.root(out) not in self.must:
-                traits = self.traits_of(node.args[0])
+                traits = self.traits_of(node.args[0], within=out)
                 self.traits[out] = replace(traits, depth=traits.depth + 1)
             return
         traits = self.combine(node, operands)
         self.traits[out] = traits
         if out in self.must:
+            return
+        if self.is_recomputed(out, traits):
             return
         several = self.readers.get(out, 0) > 1
         options = self.options
@@ -185,6 +191,11 @@ class _Realizer:
         ):
             self.must.add(out)
 
+    def is_recomputed(self, value: Value, traits: Traits) -> bool:
+        """Whether a value is index arithmetic, which tiles of a GPU compute once a row or lane."""
+        on_gpu = value.spec.device.type != "cpu"
+        return on_gpu and not traits.reads and max(traits.cost, traits.depth) <= MAX_CHAIN
+
     def large_reads(self, value: Value, traits: Traits) -> int:
         """How many tensors of about its size the value reads: the cost of each further reader."""
         size = _elements(value)
@@ -193,16 +204,21 @@ class _Realizer:
     def combine(self, node: Node, operands: list[Value]) -> Traits:
         name = node.op.name
         own = SCALAR_OPS[name].cost if name in SCALAR_OPS else 2
-        parts = [self.traits_of(value) for value in operands]
+        parts = [self.traits_of(value, within=result_of(node)) for value in operands]
         reads = frozenset().union(*(part.reads for part in parts))
         depth = 1 + max((part.depth for part in parts), default=0)
         return Traits(own + sum(part.cost for part in parts), depth, reads)
 
-    def traits_of(self, value: Value) -> Traits:
+    def traits_of(self, value: Value, within: Value) -> Traits:
+        """The traits of an operand for each element of `within`."""
         root = self.root(value)
         if root in self.must:
             return Traits(0, 0, frozenset((root,)))
-        return self.traits[value]
+        traits = self.traits[value]
+        if traits.cost > 1 and self.is_recomputed(value, traits):
+            fewer = max(1, _elements(within)) // max(1, _elements(value))
+            return Traits(max(1, traits.cost // max(1, fewer)), min(traits.depth, 1), traits.reads)
+        return traits
 
 
 def _in_kernels(node: Node) -> bool:

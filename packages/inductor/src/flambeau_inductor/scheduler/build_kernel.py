@@ -128,6 +128,9 @@ class _Replayer:
                 names[name] = builder.reduce(kind, names[value], dtype)
             case CheckIndex(value, size, mask):
                 builder.check_index(names[value], size, names[mask] if mask else None)
+            case Store(buffer, index, value, mode, mask) if mode:
+                condition = names[mask] if mask else None
+                builder.store(buffer, self.index(index), names[value], mode, condition)
             case Store(buffer, index, value):
                 address = self.index(index)
                 self.stored[buffer, address] = names[value]
@@ -306,8 +309,10 @@ class _Namer:
                 return Reduce(self.define(name), dtype, kind, source)
             case CheckIndex(value, size, mask):
                 return CheckIndex(values[value], self.size(size), values[mask] if mask else None)
-            case Store(buffer, index, value):
-                return Store(self.buffer(buffer, "write"), self.expr(index), values[value])
+            case Store(buffer, index, value, mode, mask):
+                memory = self.buffer(buffer, "update" if mode else "write")
+                condition = values[mask] if mask else None
+                return Store(memory, self.expr(index), values[value], mode, condition)
         raise TypeError(f"no statement: {statement!r}")
 
 

@@ -197,7 +197,7 @@ class _Fuser:
                 n.can_raise for n in checking.nodes
             ):
                 return "an input is written when all indices have been checked"
-        reason = self.unprofitable(a, b)
+        reason = _scattered(a, b) or self.unprofitable(a, b)
         if reason:
             return reason
         names = [name for name in b.loads if name in a.stores]
@@ -337,3 +337,16 @@ def _joined(a: Accesses, b: Accesses) -> Accesses:
     for name, indices in b.items():
         result[name] = result.get(name, frozenset()) | indices
     return result
+
+
+def _scattered(a: Group, b: Group) -> str:
+    """Why a scatter keeps two groups apart; "" if it does not."""
+    ours, theirs = a.scattered, b.scattered
+    for name in sorted(ours | theirs):
+        if name in (a.loads.keys() | a.stores) and name in (b.loads.keys() | b.stores):
+            return f"{name} is written at computed places"
+    if (ours and b.inner) or (theirs and a.inner):
+        return "a scatter is not part of a reduction"
+    if a.device == "cpu" and bool(ours) != bool(theirs):
+        return "a scatter is one thread's work on a CPU"
+    return ""

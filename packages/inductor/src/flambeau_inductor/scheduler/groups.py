@@ -59,6 +59,11 @@ class Group:
         )
 
     @property
+    def scattered(self) -> set[str]:
+        """The buffers that members write at computed places."""
+        return set().union(*(n.scattered for n in self.nodes if not isinstance(n, ExternCall)))
+
+    @property
     def statements(self) -> int:
         """The statements of all members."""
         return sum(len(node.body) for node in self.nodes if not isinstance(node, ExternCall))

@@ -10,8 +10,8 @@ from functools import cache
 from importlib import import_module
 
 MODULES = (
-    "pointwise", "activation", "copy", "factory", "view", "index", "reduction", "softmax", "norm",
-    "loss", "dropout", "pool", "max_pool", "resample", "foreach",
+    "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "reduction",
+    "softmax", "norm", "loss", "dropout", "pool", "max_pool", "resample", "interpolate", "foreach",
 )  # fmt: skip
 
 

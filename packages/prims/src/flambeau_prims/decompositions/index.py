@@ -33,13 +33,14 @@ def index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
     if not given or any(item.spec.dtype in (torch.bool, torch.uint8) for item in given):
         return NotImplemented
     shape = broadcast_shapes(*[item.spec.shape for item in given])
-    ready = [None if item is None else _as_index(b, item, x, shape) for item in indices]
+    ready = [None if item is None else as_index(b, item, x, shape) for item in indices]
     while ready[-1] is None:
         ready.pop()
     return b.index(x, ready)
 
 
-def _as_index(b: Builder, item: Value, x: Value, shape: tuple[Size, ...]) -> Value:
+def as_index(b: Builder, item: Value, x: Value, shape: tuple[Size, ...]) -> Value:
+    """An index tensor of int64, of the indices' common shape."""
     item = b.to_device(item, x.spec.device)
     return b.expand(b.cast(item, torch.int64), shape)
 
@@ -50,11 +51,11 @@ def index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
     if not x.spec.shape:
         return b.reshape(x, b.result.shape)
     dim = wrap_dim(dim, x.spec.ndim)
-    index = _from_zero(b, b.reshape(index, (index.spec.numel,)), x.spec.shape[dim])
+    index = from_zero(b, b.reshape(index, (index.spec.numel,)), x.spec.shape[dim])
     return b.index(x, [*[None] * dim, index])
 
 
-def _from_zero(b: Builder, index: Value, size: Size) -> Value:
+def from_zero(b: Builder, index: Value, size: Size) -> Value:
     """An int64 index that does not count from the end: a CPU checks it, so -1 is invalid."""
     index = b.cast(index, torch.int64)
     if index.spec.device.type != "cpu":
@@ -72,7 +73,7 @@ def embedding(
     sparse: bool = False,
 ) -> Value:
     """Rows of a table; the options concern the gradient only."""
-    return b.index(weight, [_from_zero(b, indices, weight.spec.shape[0])])
+    return b.index(weight, [from_zero(b, indices, weight.spec.shape[0])])
 
 
 @decomposition(aten.gather.default)

@@ -27,6 +27,8 @@ from flambeau_inductor.codegen.cpp.plan import (
     TILE_VECTOR,
     choose_plan,
     dependents,
+    is_ordered,
+    is_scatter,
     is_transposed,
     static_product,
     stride_along,
@@ -78,6 +80,8 @@ class KernelWriter(LoopWriter):
         self.threads = threads
         self.name = name
         self.plan = choose_plan(kernel)
+        vector = self.plan.vector
+        self.ordered = self.plan.serial and vector is not None and is_ordered(kernel.body, vector)
         self.phases: tuple[Phase, ...] = ()
         self.keep_rows = False
 
@@ -204,8 +208,10 @@ class KernelWriter(LoopWriter):
         """Statements invariant along the vector axis, then the vector loop, peeled for masks."""
         moving = dependents(body, {vector.symbol.name})
         before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
-        inside = tuple(s for s in body if varies(s, moving))
-        stores = [s for s in body if isinstance(s, Store) and not varies(s, moving)]
+        inside = tuple(s for s in body if varies(s, moving) or is_scatter(s))
+        stores = [
+            s for s in body if isinstance(s, Store) and not varies(s, moving) and not is_scatter(s)
+        ]
         self.statements(before)
         known = {s.name for s in before if not isinstance(s, CheckIndex)}
         peeled = None if self.checked else peel(tuple(s for s in body if s not in stores), vector)

@@ -137,6 +137,7 @@ def _renamed(statement: Statement, renamed: Mapping[str, str]) -> Statement:
             return replace(statement, args=tuple(renamed.get(arg, arg) for arg in args))
         case Load(mask=str(mask)):
             return replace(statement, mask=renamed[mask])
-        case Store(value=value):
-            return replace(statement, value=renamed[value])
+        case Store(value=value, mask=mask):
+            mask = renamed.get(mask, mask) if mask else None
+            return replace(statement, value=renamed.get(value, value), mask=mask)
     raise TypeError(f"a renamed operand in {statement!r}")

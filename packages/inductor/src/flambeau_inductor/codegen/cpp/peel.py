@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
 from flambeau_inductor.codegen.cpp.masks import Conditions, simplify_masks
-from flambeau_inductor.codegen.cpp.plan import dependents, varies
+from flambeau_inductor.codegen.cpp.plan import dependents, is_scatter, varies
 from flambeau_inductor.indexing.expressions import free_names, symbol
 from flambeau_inductor.ir import CheckIndex, Compute, Load, Store, defined_name, index_of
 
@@ -171,8 +171,12 @@ def write_vector_loop(
 ) -> None:
     """One vector loop, after a block with what does not vary along it and is not `known`."""
     moving = dependents(body, {vector.symbol.name})
-    before = [s for s in body if not varies(s, moving) and defined_name(s) not in known]
-    inside = [s for s in body if varies(s, moving)]
+    before = [
+        s
+        for s in body
+        if not varies(s, moving) and defined_name(s) not in known and not is_scatter(s)
+    ]
+    inside = [s for s in body if varies(s, moving) or is_scatter(s)]
     with writer.block("") if before else nullcontext():
         writer.statements(before)
         rows = None if writer.checked or is_short(begin, end) else on_rows(inside, vector)

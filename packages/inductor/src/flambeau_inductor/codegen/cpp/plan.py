@@ -26,6 +26,7 @@ from flambeau_inductor.ir import (
     index_of,
     inner_names,
     operands,
+    scatters,
 )
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 
@@ -63,10 +64,14 @@ class Plan:
     point_cost: int
     static_work: int | None
     tile: Axis | None = None
+    serial: bool = False
+    """A scatter: one thread takes the points in their order."""
 
     @property
     def may_be_parallel(self) -> bool:
         """Whether any call of the kernel can have enough work for threads."""
+        if self.serial:
+            return False
         return self.static_work is None or self.static_work >= PARALLEL_WORK
 
 
@@ -75,6 +80,12 @@ def choose_plan(kernel: LoopKernel) -> Plan:
     cost = max(1, sum(statement_cost(statement) for statement in kernel.body))
     total = static_product((*kernel.outer, *kernel.inner))
     work = None if total is None else total * cost
+    if scatters(kernel.body):
+        vector = _vector_axis(kernel, kernel.outer)
+        if vector is not None and is_ordered(kernel.body, vector):
+            vector = kernel.outer[-1]
+        lead = _without(kernel.outer, vector)
+        return Plan("pointwise", lead, vector, cost, work, serial=True)
     if not kernel.inner:
         vector = _vector_axis(kernel, kernel.outer)
         lead = _without(kernel.outer, vector)
@@ -85,6 +96,22 @@ def choose_plan(kernel: LoopKernel) -> Plan:
     if column is not None:
         return Plan("columns", _without(kernel.outer, column), column, cost, work)
     return Plan("rows", kernel.outer, kernel.inner[-1], cost, work)
+
+
+def is_scatter(statement: object) -> bool:
+    """Whether each point stores, even if all store to one place."""
+    return isinstance(statement, Store) and statement.mode != ""
+
+
+def is_ordered(body: Body, vector: Axis) -> bool:
+    """Whether points along an axis may scatter to one place."""
+    moving = dependents(body, {vector.symbol.name}) - {vector.symbol.name}
+    return any(
+        not moving.isdisjoint(free_names(s.index))
+        or stride_along(s.index, vector) in (None, sympy.S.Zero)
+        for s in body
+        if isinstance(s, Store) and s.mode != ""
+    )
 
 
 def statement_cost(statement: object) -> int:

@@ -78,6 +78,17 @@ class CppPrinter:
     def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
         self.lines.append(f"{buffer}[{self.index_text(index)}] = {value};")
 
+    def scatter(
+        self, mode: str, buffer: str, index: sympy.Expr, value: str, mask: str | None
+    ) -> None:
+        conditions = [
+            self.guards[name] for name in sorted(free_names(index)) if name in self.guards
+        ]
+        conditions += [mask] if mask else []
+        test = f"if ({' && '.join(conditions)}) " if conditions else ""
+        sign = "+=" if mode == "add" else "="
+        self.lines.append(f"{test}{buffer}[{self.index_text(index)}] {sign} {value};")
+
     def check_index(self, value: str, size: Integer, mask: str | None) -> None:
         valid = self.make_safe(value, size)
         self.lines.append(f"bad |= !{valid}{f' && {mask}' if mask else ''};")

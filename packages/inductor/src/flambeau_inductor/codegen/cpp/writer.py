@@ -39,6 +39,8 @@ class LoopWriter:
             s.name: s.dtype for s in kernel.body if not isinstance(s, (Store, CheckIndex))
         }
         self.staged: dict[str, str] = {}
+        self.ordered = False
+        """Whether points of the vector loop must come one after another."""
 
     def line(self, text: str) -> None:
         """Append a line, indented."""
@@ -92,6 +94,8 @@ class LoopWriter:
 
     def simd(self, *clauses: tuple[str, str] | None) -> None:
         """The pragma, with its reductions."""
+        if self.ordered:
+            return
         text = "".join(f" reduction({sign}:{name})" for name, sign in filter(None, clauses))
         self.line(f"#pragma omp simd{text}")
 

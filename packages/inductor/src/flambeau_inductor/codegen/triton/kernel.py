@@ -15,20 +15,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import sympy
 import torch
 
 from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.tiling import lane_axes, row_axes
-from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
+from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import CheckIndex, inner_names
 from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import sympy
 
     from flambeau_inductor.codegen.triton.tiling import Tiling
     from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Reduce
@@ -84,6 +83,18 @@ class _Writer:
         """The shape of a tile of one value."""
         return "[1, 1]" if self.lane_axes else "[1]"
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        """How rows and lanes become the dimensions of a tile. Where no access is contiguous to
+        Triton, neighbouring threads walk the first dimension.
+        """
+        return ("[None, :]", "[:, None]") if self.tiling.dealt else ("[:, None]", "[None, :]")
+
+    def tile_shape(self, inner: bool) -> str:
+        """The shape of a tile of stored values."""
+        lanes = "RBLOCK" if inner else "1"
+        return f"[{lanes}, XBLOCK]" if self.tiling.dealt else f"[XBLOCK, {lanes}]"
+
     def line(self, text: str) -> None:
         """One line at the current depth."""
         self.lines.append("    " * self.depth + text)
@@ -115,21 +126,28 @@ class _Writer:
             return f"{buffer} + tl.full({self.scalar_shape}, {text}, tl.int64)"
         return f"{buffer} + ({text})"
 
-    def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
-        """A masked store; one value for a whole row or tile is spread over it first."""
+    def store(
+        self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
+    ) -> None:
+        """A masked store; one value for a whole row or tile is spread over it first. Every point of
+        a scatter stores.
+        """
         names = {symbol.name for symbol in index.free_symbols}
         masks = [] if self.rows_fit else ["xmask"]
         if self.lane_axes:
-            inner = bool(names & self.inner)
+            inner = bool(mode) or bool(names & self.inner)
             masks += ["rmask"] if inner and not self.lanes_fit else []
-            shape = "[XBLOCK, RBLOCK]" if inner else "[XBLOCK, 1]"
+            shape = self.tile_shape(inner)
         else:
             shape = "[XBLOCK]"
         address = f"{buffer} + tl.broadcast_to({integer_text(index)}, {shape})"
         if not names - self.size_names:
             address = f"{buffer} + tl.full({shape}, {integer_text(index)}, tl.int64)"
-        mask = f", {' & '.join(masks)}" if masks else ""
-        self.line(f"tl.store({address}, tl.broadcast_to({value}, {shape}){mask})")
+        masks += [f"tl.broadcast_to({mask}, {shape})"] if mask else []
+        condition = f", {' & '.join(masks)}" if masks else ""
+        call = "atomic_add" if mode == "add" else "store"
+        order = ', sem="relaxed"' if mode == "add" else ""
+        self.line(f"tl.{call}({address}, tl.broadcast_to({value}, {shape}){condition}{order})")
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         """A Reduce of a persistent kernel: reduce the tile."""
@@ -154,7 +172,7 @@ class _Writer:
         if not self.lane_axes:
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.lane:
-            self.lanes("tl.program_id(1) * RBLOCK + tl.arange(0, RBLOCK)[None, :]")
+            self.lanes(f"tl.program_id(1) * RBLOCK + tl.arange(0, RBLOCK){self.sides[1]}")
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
@@ -179,8 +197,10 @@ class _Writer:
     def prologue(self) -> None:
         """The row index, its mask, and the outer axes from it."""
         program = "tl.program_id(0)" + (".to(tl.int64)" if self.wide else "")
-        lanes = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.lane_axes else "")
+        lanes = "tl.arange(0, XBLOCK)" + (self.sides[0] if self.lane_axes else "")
         self.line(f"xindex = {program} * XBLOCK + {lanes}")
+        if self.tiling.dealt:
+            self.deal("xindex")
         if not self.rows_fit:
             self.line(f"xmask = xindex < {integer_text(self.outer_points)}")
         self.unravel(self.rows, "xindex")
@@ -188,9 +208,18 @@ class _Writer:
     def lanes(self, rindex: str) -> None:
         """The lane index, its mask, and the inner axes from it."""
         self.line(f"rindex = {rindex}" + (".to(tl.int64)" if self.wide else ""))
+        if self.tiling.dealt:
+            self.deal("rindex")
         if not self.lanes_fit:
             self.line(f"rmask = rindex < {integer_text(self.inner_points)}")
         self.unravel(self.lane_axes, "rindex")
+
+    def deal(self, index: str) -> None:
+        """Hide from Triton that an index is contiguous: it gives contiguous points to one thread in
+        fours, to store them at once.
+        """
+        ones = "[1, 1]" if self.lane_axes else "1"
+        self.line(f"{index} = tl.max_contiguous({index}, {ones})")
 
     def unravel(self, axes: Sequence[Axis], flat: str) -> None:
         """Each axis from the flattened index, innermost fastest."""
@@ -246,19 +275,16 @@ class _Writer:
             index = getattr(statement, "index", None)
             if index is None:
                 continue
-            if index.free_symbols - extents.keys():
-                return True  # an indirect index: its value is int64 anyway
             largest = max(largest, _upper_bound(index, extents))
         return largest >= 2**31
 
 
 def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:
-    """A bound of a static index expression: every positive term at its largest."""
-    bound = 0
-    for term in index.as_ordered_terms() if hasattr(index, "as_ordered_terms") else [index]:
-        value = abs(int(evaluate_expr(term, {s.name: int(v) for s, v in extents.items()})))
-        bound += value
-    return bound
+    """A bound of a static index expression: every positive term at its largest. Indirect indices
+    count as 1: these are int64 values, and so is what is computed with them.
+    """
+    values = dict.fromkeys(free_names(index), 1) | {s.name: int(v) for s, v in extents.items()}
+    return sum(abs(int(evaluate_expr(term, values))) for term in sympy.Add.make_args(index))
 
 
 def _divides(block: int, extent: Integer) -> bool:

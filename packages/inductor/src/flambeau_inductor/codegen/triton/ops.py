@@ -123,6 +123,13 @@ class TritonOps:
             value = f"{value}.to(tl.uint8)"
         self.writer.store(buffer, index, value)
 
+    def scatter(
+        self, mode: str, buffer: str, index: sympy.Expr, value: str, mask: str | None
+    ) -> None:
+        if self.writer.dtype_of(buffer) is torch.bool:
+            value = f"{value}.to(tl.uint8)"
+        self.writer.store(buffer, index, value, mode, mask)
+
     def check_index(self, value: str, size: Integer, mask: str | None) -> None:
         inside = f"(({value} >= 0) & ({value} < {self.index(size)}))"
         outside = [

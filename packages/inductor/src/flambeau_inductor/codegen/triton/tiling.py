@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
-from flambeau_inductor.ir import index_of
+from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
+from flambeau_inductor.ir import CheckIndex, Compute, Constant, Load, Store, index_of, operands
+from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_inductor.split_reduction import PERSISTENT_COLUMN, PERSISTENT_LIMIT
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ CROSSWISE_TILE = (32, 64)
 CROSSWISE_SIZE = 16
 """A transposition with a shorter side is not worth a tile."""
 
+ROW_WORK = 12
+"""A pointwise kernel that spends as much on what depends on one axis only gets a tile of rows."""
+
+ROW_TILE = 2048
+"""The points of such a tile: each thread takes several rows and several lanes."""
+
 GRID_LIMIT = 65535
 """Programs along the second dimension of a grid."""
 
@@ -35,7 +42,8 @@ class Tiling:
     """Tile sizes (powers of two) and warps of one kernel.
 
     `rblock` is 0 for a plain pointwise kernel. `lane` names the outer axis that a crosswise
-    pointwise kernel lays along the lanes.
+    pointwise kernel lays along the lanes. `dealt`: neighbouring points go to different threads, as
+    strided and indirect reads want it, and not in fours to one.
     """
 
     xblock: int
@@ -43,6 +51,7 @@ class Tiling:
     persistent: bool = False
     warps: int = 4
     lane: str | None = None
+    dealt: bool = False
 
 
 def row_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
@@ -101,6 +110,10 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     if lane is not None:
         xblock, rblock = CROSSWISE_TILE
         return Tiling(xblock, rblock, warps=8, lane=lane)
+    if _work_along_one_axis(kernel, hints) >= ROW_WORK:
+        return _row_tiling(kernel, points, hints)
+    if kernel.outer and _is_scattered(kernel):
+        return Tiling(min(512, max(32, _power_of_two(points))), warps=4, dealt=True)
     xblock = min(1024, max(32, _power_of_two(points)))
     return Tiling(xblock, warps=4 if xblock >= 512 else max(1, xblock // 128))
 
@@ -120,6 +133,59 @@ def _crosswise_axis(kernel: LoopKernel, hints: _Hints) -> str | None:
             if _step(index, axis.symbol) == 1 and size >= CROSSWISE_SIZE and fits:
                 return axis.symbol.name
     return None
+
+
+def _work_along_one_axis(kernel: LoopKernel, hints: _Hints) -> int:
+    """The cost, at each point, of values that depend on the innermost axis only, or not on it: a
+    tile of rows and lanes computes them once a row or once a lane.
+    """
+    if len(kernel.outer) < 2:
+        return 0
+    size = _extent(kernel.outer[-1:], hints)
+    if size < CROSSWISE_SIZE or size > GRID_LIMIT * CROSSWISE_SIZE:
+        return 0
+    last = kernel.outer[-1].symbol.name
+    varying = {axis.symbol.name: frozenset((axis.symbol.name == last,)) for axis in kernel.outer}
+    work = 0
+    for statement in kernel.body:
+        if isinstance(statement, (Store, CheckIndex, Constant)):
+            continue
+        index = index_of(statement)
+        names = (*operands(statement), *(free_names(index) if index is not None else ()))
+        sides = frozenset().union(*(varying.get(name, frozenset()) for name in names))
+        varying[statement.name] = sides
+        if len(sides) == 1 and isinstance(statement, Compute):
+            work += SCALAR_OPS[statement.op].cost
+    return work
+
+
+def _row_tiling(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
+    """A tile of several rows of the innermost axis, in the widest lanes that waste little."""
+    size = _extent(kernel.outer[-1:], hints)
+    dealt = _is_scattered(kernel)
+    lanes = (16, 32, 64, 128, 256, 512) if dealt else (16, 32, 64, 128)
+    rblock = min(lanes, key=lambda block: (round(-(-size // block) * block / size, 1), -block))
+    tile = ROW_TILE if points >= ROW_TILE * 512 else ROW_TILE // 4
+    lane = kernel.outer[-1].symbol.name
+    return Tiling(max(1, tile // rblock), rblock, warps=4, lane=lane, dealt=dealt)
+
+
+def _is_scattered(kernel: LoopKernel) -> bool:
+    """Whether a read is neither contiguous nor constant along the innermost axis."""
+    last = kernel.outer[-1].symbol
+    moving = {last.name}
+    for statement in kernel.body:
+        index = index_of(statement)
+        indirect = set() if index is None else free_names(index) & moving
+        if isinstance(statement, Load) and (
+            indirect - {last.name} or _step(index, last) not in (0, 1)  # type: ignore[arg-type]
+        ):
+            return True
+        if not isinstance(statement, (Store, CheckIndex)) and (
+            indirect or not moving.isdisjoint(operands(statement))
+        ):
+            moving.add(statement.name)
+    return False
 
 
 def _step(index: sympy.Expr, axis: sympy.Symbol) -> sympy.Expr | int:

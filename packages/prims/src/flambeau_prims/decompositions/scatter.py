@@ -1,0 +1,212 @@
+"""Writing at computed places: index_put, scatter, index_add, and the gradients of gathers.
+
+    embedding_dense_backward(grad, indices, 10, -1, False)
+      ->  index_put(full([10, d], 0), [indices], grad, accumulate=True)
+
+On a GPU sums are atomic additions, in any order and in float32 or wider; with deterministic
+algorithms they stay ATen's. On a CPU they are added one after another, as eager adds them; what
+eager shares out to threads stays ATen's if it is long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims import sizes
+from flambeau_prims.builder import compute_dtype
+from flambeau_prims.decompositions.index import as_index, from_zero
+from flambeau_prims.decompositions.registry import decomposition
+from flambeau_prims.graph import Value
+from flambeau_prims.strides import broadcast_shapes, wrap_dim
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.builder import Builder
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+ADDED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64,
+                   torch.int32})  # fmt: skip
+"""The dtypes that are added up; float16 and bfloat16 in float32."""
+
+SHORT = 1 << 15
+"""On a CPU, so many elements are no work for threads."""
+
+
+def _scattered(
+    b: Builder, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool,
+    *, serial: bool = False,
+) -> Any:  # fmt: skip
+    """x with source at some places. `serial`: eager uses one thread on a CPU."""
+    on_cpu = x.spec.device.type == "cpu"
+    half = x.spec.dtype in (torch.float16, torch.bfloat16)
+    if accumulate and (x.spec.dtype not in ADDED or (half and on_cpu)):
+        return NotImplemented
+    if on_cpu and not serial and not sizes.known_le(source.spec.numel, SHORT):
+        return NotImplemented
+    if not on_cpu and torch.are_deterministic_algorithms_enabled():
+        return NotImplemented
+    if accumulate:
+        x, source = b.widen(x), b.widen(source)
+    return b.index_put(x, list(indices), source, accumulate)
+
+
+# 1. At index tensors
+
+
+@decomposition(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Any:
+    """values at broadcast integer indices; one number where a mask holds."""
+    given = [item for item in indices if item is not None]
+    if not given or not x.spec.shape:
+        return NotImplemented
+    if any(item.spec.dtype in (torch.bool, torch.uint8) for item in given):
+        return NotImplemented if accumulate else _filled(b, x, indices, values)
+    shape = broadcast_shapes(*[item.spec.shape for item in given])
+    ready = [None if item is None else as_index(b, item, x, shape) for item in indices]
+    while ready[-1] is None:
+        ready.pop()
+    dims = [d for d, item in enumerate(ready) if item is not None]
+    kept = [x.spec.shape[d] for d in range(x.spec.ndim) if d not in dims]
+    axis = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+    wanted = (*kept[:axis], *shape, *kept[axis:])
+    values = b.to_device(values, x.spec.device)
+    if values.spec.ndim > len(wanted):
+        return NotImplemented
+    return _scattered(b, x, ready, b.expand(values, wanted), accumulate, serial=accumulate)
+
+
+def _filled(b: Builder, x: Value, indices: Sequence[Value | None], values: Value) -> Any:
+    """x with one number where a mask over its leading dims holds."""
+    (mask, *rest) = indices
+    if (
+        mask is None
+        or rest
+        or mask.spec.dtype is not torch.bool
+        or values.spec.shape not in ((), (1,))
+    ):
+        return NotImplemented
+    mask = b.to_device(mask, x.spec.device)
+    mask = b.along(mask, tuple(range(mask.spec.ndim)), x.spec.shape)
+    number = b.to_device(b.reshape(values, ()), x.spec.device)
+    return b.where(mask, b.expand(number, x.spec.shape), x)
+
+
+# 2. Along one dim
+
+
+@decomposition(aten.index_add.default)
+def index_add(
+    b: Builder, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1
+) -> Any:
+    """Slices of source, times alpha, added to slices of x."""
+    if not x.spec.shape or not source.spec.shape or not source.spec.dtype.is_floating_point:
+        return NotImplemented
+    dim = wrap_dim(dim, x.spec.ndim)
+    if not (isinstance(alpha, int) and alpha == 1):
+        source = b.mul(b.widen(source), alpha)
+        x = b.widen(x)
+    return _scattered(b, x, _slices(b, x, dim, index), source, True, serial=True)
+
+
+@decomposition(aten.index_copy.default)
+def index_copy(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Any:
+    """Slices of source in place of slices of x."""
+    if not x.spec.shape or not source.spec.shape:
+        return NotImplemented
+    dim = wrap_dim(dim, x.spec.ndim)
+    return _scattered(b, x, _slices(b, x, dim, index), source, False)
+
+
+def _slices(b: Builder, x: Value, dim: int, index: Value) -> list[Value | None]:
+    index = from_zero(b, b.reshape(index, (index.spec.numel,)), x.spec.shape[dim])
+    return [*[None] * dim, index]
+
+
+@decomposition(aten.index_select_backward.default)
+def index_select_backward(
+    b: Builder, grad: Value, self_sizes: Sequence[Size], dim: int, index: Value
+) -> Any:
+    """For each slice the sum of the gradients of its copies."""
+    if not self_sizes:
+        return NotImplemented
+    zeros = b.full(tuple(self_sizes), 0.0, compute_dtype(grad.spec.dtype), grad.spec.device)
+    places = _slices(b, zeros, wrap_dim(dim, len(self_sizes)), index)
+    return _scattered(b, zeros, places, b.widen(grad), True, serial=True)
+
+
+@decomposition(aten.scatter_add.default)
+def scatter_add(b: Builder, x: Value, dim: int, index: Value, src: Value) -> Any:
+    """src added at index along one dim."""
+    return _along_dim(b, x, dim, index, src, True)
+
+
+@decomposition(aten.scatter_reduce.two)
+def scatter_reduce(
+    b: Builder, x: Value, dim: int, index: Value, src: Value, reduce: str,
+    *, include_self: bool = True,
+) -> Any:  # fmt: skip
+    """A sum with what is there; other reductions stay ATen's."""
+    if reduce != "sum" or not include_self:
+        return NotImplemented
+    return _along_dim(b, x, dim, index, src, True)
+
+
+@decomposition(aten.scatter.src)
+def scatter(b: Builder, x: Value, dim: int, index: Value, src: Value) -> Any:
+    """src at index along one dim."""
+    return _along_dim(b, x, dim, index, src, False)
+
+
+@decomposition(aten.scatter.value)
+def scatter_value(b: Builder, x: Value, dim: int, index: Value, value: Any) -> Any:
+    """A number at index along one dim."""
+    if x.spec.dtype is torch.bool:
+        value = bool(value)
+    src = b.full(index.spec.shape, value, x.spec.dtype, x.spec.device)
+    return _along_dim(b, x, dim, index, src, False)
+
+
+def _along_dim(b: Builder, x: Value, dim: int, index: Value, src: Value, accumulate: bool) -> Any:
+    """src at, or added at, index along one dim and its own place along the others."""
+    if not x.spec.shape or not index.spec.shape or not src.spec.shape:
+        return NotImplemented
+    dim = wrap_dim(dim, x.spec.ndim)
+    shape = index.spec.shape
+    for d, size in enumerate(shape):
+        src = b.slice(src, d, 0, size, 1)
+    places = [
+        b.along(b.iota(size, 0, 1, torch.int64, x.spec.device), (d,), shape)
+        for d, size in enumerate(shape)
+    ]
+    places[dim] = from_zero(b, index, x.spec.shape[dim])
+    return _scattered(b, x, places, src, accumulate)
+
+
+# 3. Tables
+
+
+@decomposition(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    b: Builder, grad: Value, indices: Value, num_weights: Size, padding_idx: Size,
+    scale_grad_by_freq: bool,
+) -> Any:  # fmt: skip
+    """For each row the sum of the gradients of its copies; the padding row gets none."""
+    if scale_grad_by_freq or not indices.spec.shape:
+        return NotImplemented
+    width = grad.spec.shape[-1]
+    zeros = b.full((num_weights, width), 0.0, compute_dtype(grad.spec.dtype), grad.spec.device)
+    places = from_zero(b, indices, num_weights)
+    grad = b.widen(b.reshape(grad, (*indices.spec.shape, width)))
+    if not (isinstance(padding_idx, int) and padding_idx < 0):
+        counted = b.along(
+            b.ne(places, padding_idx), tuple(range(indices.spec.ndim)), grad.spec.shape
+        )
+        grad = b.where(counted, grad, 0.0)
+    return _scattered(b, zeros, [places], grad, True)

@@ -1,0 +1,67 @@
+"""Writing at computed places: index_put, scatter, index_add, gradients of gathers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from one_op import Make, check, decomposed, flat, is_decomposed
+
+aten = torch.ops.aten
+
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_index_put(dtype: torch.dtype) -> None:
+    make = Make(0, dtype)
+    put = aten.index_put.default
+    for x in (make(7, 5, 4), make(4, 5, 7).permute(2, 1, 0)):
+        check(put, x, [make.index(7, 11, negative=True)], make(11, 5, 4), True, exact=True)
+        check(put, x, [None, make.index(5, 3)], make(7, 3, 4), True, exact=True)
+        indices = [make.index(7, 3, 1), None, make.index(4, 2)]
+        check(put, x, indices, make(3, 2, 5), True, exact=True)
+        check(put, x, [make.index(7, 6)], make(1), True, exact=True)
+        check(put, x, [make.index(7, 0)], make(0, 5, 4), True, exact=True)
+        check(put, x, [torch.randperm(7)[:4]], make(5, 1), False, exact=True)
+        check(put, x, [x > 0], make(), False, exact=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_along_a_dim(dtype: torch.dtype) -> None:
+    make = Make(1, dtype)
+    for x, dim in ((make(7, 5), 0), (make(5, 7).t(), -1)):
+        index = make.index(x.shape[dim], 4, 5)
+        source = make(6, 9)
+        check(aten.scatter_add.default, x, dim, index, source, exact=True)
+        check(aten.scatter_reduce.two, x, dim, index, source, "sum", exact=True)
+        check(aten.scatter.src, x, dim, index, source, exact=True)
+        check(aten.scatter.value, x, dim, index, 2, exact=True)
+    check(aten.index_copy.default, make(7, 5), 1, torch.tensor([3, 0]), make(7, 2), exact=True)
+    if dtype.is_floating_point:
+        for alpha in (1, 2.5):
+            args = (make(7, 5), 1, make.index(5, 11), make(7, 11))
+            check(aten.index_add.default, *args, alpha=alpha, near=9.0)
+
+
+def test_gradients_of_gathers() -> None:
+    make = Make(2, torch.float32)
+    for padding in (-1, 3):
+        args = (make(3, 4, 6), make.index(10, 3, 4), 10, padding, False)
+        check(aten.embedding_dense_backward.default, *args, exact=True)
+    args = (make(3, 4, 6), [3, 9, 6], 1, make.index(9, 4))
+    check(aten.index_select_backward.default, *args, exact=True)
+
+
+def test_what_stays_with_aten() -> None:
+    make = Make(3, torch.float16)
+    calls: tuple[tuple[Any, ...], ...] = (
+        (aten.index_put.default, make(7, 5), [make.index(7, 3)], make(3, 5), True),
+        (aten.scatter_reduce.two, make(7, 5), 0, make.index(7, 3, 5), make(3, 5), "amax"),
+        (aten.embedding_dense_backward.default, make(3, 6), make.index(10, 3), 10, -1, True),
+        (aten.index_put.default, make(7), [make(7) > 0], make(1), True),
+    )
+    for op, *args in calls:
+        graph, _ = decomposed(op, tuple(args), {}, flat(op(*args)))
+        assert not is_decomposed(graph)
