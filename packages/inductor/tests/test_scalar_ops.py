@@ -15,7 +15,8 @@ from flambeau_prims.primitives import PRIMS, Kind
 from flambeau_prims.unsupported import NoCodeGenerator
 
 OTHERS = {
-    "bind", "constant", "index_value", "load", "store", "scatter", "check_index", "reduce",
+    "bind", "constant", "index_value", "load", "store", "scatter", "check_index", "reduce", "scan",
+    "sort",
 }  # fmt: skip
 
 

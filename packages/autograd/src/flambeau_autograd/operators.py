@@ -32,7 +32,7 @@ class Work(enum.Enum):
 _PRIM_WORK = {
     Kind.POINTWISE: Work.POINTWISE, Kind.REDUCTION: Work.REDUCTION, Kind.VIEW: Work.VIEW,
     Kind.INDEX: Work.POINTWISE, Kind.FACTORY: Work.FACTORY, Kind.LAYOUT: Work.POINTWISE,
-    Kind.SCATTER: Work.HEAVY,
+    Kind.SCATTER: Work.HEAVY, Kind.SCAN: Work.REDUCTION, Kind.SORT: Work.HEAVY,
 }  # fmt: skip
 
 _FUSIBLE = {

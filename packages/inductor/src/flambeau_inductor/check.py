@@ -9,13 +9,18 @@ import torch
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import (
     REDUCE_KINDS,
+    SCAN_KINDS,
+    SORT_KINDS,
     CheckIndex,
     Compute,
     Reduce,
+    Scan,
+    Sort,
     Store,
     format_statement,
     index_of,
     operands,
+    scan_direction,
 )
 from flambeau_inductor.nodes import LoopNest
 from flambeau_inductor.scalar_ops import SCALAR_OPS
@@ -86,10 +91,24 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
             check_compute(statement, dtypes, text)
         if isinstance(statement, Reduce) and statement.kind not in REDUCE_KINDS:
             raise BorderError(f"no such reduction: {text}")
+        if isinstance(statement, Scan):
+            check_scan(statement, body, text)
+        if isinstance(statement, Sort) and statement.kind not in SORT_KINDS:
+            raise BorderError(f"no such sort: {text}")
+        if isinstance(statement, (Scan, Sort)) and not inner:
+            raise BorderError(f"no inner axes to follow: {text}")
         if not isinstance(statement, (Store, CheckIndex)):
             if statement.name in dtypes:
                 raise BorderError(f"{statement.name} is defined twice: {text}")
             dtypes[statement.name] = statement.dtype
+
+
+def check_scan(statement: Scan, body: Body, text: str) -> None:
+    """Its kind, and that the body has one direction."""
+    if statement.kind not in SCAN_KINDS:
+        raise BorderError(f"no such scan: {text}")
+    if statement.reverse is not scan_direction(body):
+        raise BorderError(f"scans in both directions: {text}")
 
 
 def check_compute(statement: Compute, dtypes: dict[str, torch.dtype], text: str) -> None:

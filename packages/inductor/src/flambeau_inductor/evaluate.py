@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from flambeau_inductor.ir import Axis, Integer, LoopKernel, Number, Statement
+    from flambeau_inductor.ir import Axis, Integer, LoopKernel, Number, Scan, Sort, Statement
+
+SCANS = {
+    "sum": "cumsum", "prod": "cumprod", "max": "cummax", "min": "cummin",
+    "logaddexp": "logcumsumexp",
+}  # fmt: skip
+"""Kind of Scan -> the primitive that it computes."""
 
 
 def run_kernel(kernel: LoopKernel, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
@@ -103,8 +109,13 @@ class Evaluator:
             mask, memory[torch.where(mask, positions, 0)], torch.zeros((), dtype=dtype)
         )
 
-    def store(self, buffer: str, index: sympy.Expr, value: torch.Tensor) -> None:
+    def store(
+        self, buffer: str, index: sympy.Expr, value: torch.Tensor, mask: torch.Tensor | None
+    ) -> None:
         positions = self.positions(index)
+        if mask is not None:
+            positions, value, mask = torch.broadcast_tensors(positions, value, mask)
+            positions, value = positions[mask], value[mask]
         positions, value = torch.broadcast_tensors(positions, value)
         self.stores.append((buffer, positions, value))
 
@@ -138,6 +149,15 @@ class Evaluator:
         if kind in ("sum_exp", "squared_deviations"):
             return PRIMS[kind].reference(value, (1,)).unsqueeze(1)
         return getattr(torch, kind)(value, dim=1, keepdim=True, dtype=dtype)
+
+    def scan(self, statement: Scan, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        value = value.expand(value.shape[0], self.inner)
+        return PRIMS[SCANS[statement.kind]](value, 1, statement.reverse)
+
+    def sort(self, statement: Sort, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        value = value.expand(value.shape[0], self.inner)
+        name = "sort" if statement.kind == "values" else "argsort"
+        return PRIMS[name](value, 1, statement.descending)
 
     # Selection and conversion
 

@@ -20,8 +20,9 @@ Laws:
    innermost.
 2. A statement is *inner* if it depends on an inner axis, directly or through its operands, and then
    holds for every point of the inner axes; a Reduce reduces an inner value over all of them and is
-   itself a *row* statement, as is everything that depends on outer axes only. A pure pointwise
-   kernel has no inner axes. The order of the body is one valid order of evaluation.
+   itself a *row* statement, as is everything that depends on outer axes only. A Scan and a Sort are
+   inner statements that read a value at other inner points, too. A pure pointwise kernel has no
+   inner axes. The order of the body is one valid order of evaluation.
 3. A value may be used by statements behind a Reduce that it feeds (v3 above): a code generator
    keeps the row, or computes it again. `scheduler.phases.split_phases` cuts a body into loops for
    those that cannot keep it.
@@ -110,6 +111,36 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """`value` accumulated from the first inner point, in row-major order, up to each one; from the
+    last one down if `reverse` is set.
+
+    `kind` is one of SCAN_KINDS. max and min give the last of equals, and NaN from the first NaN on.
+    """
+
+    name: str
+    dtype: torch.dtype
+    kind: str
+    value: str
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """`value` sorted along the inner axes in row-major order, equals in their order, NaN greatest.
+
+    `kind` "values": the value at each place of the order; "positions": the int64 position in the
+    inner axes of that value.
+    """
+
+    name: str
+    dtype: torch.dtype
+    kind: str
+    value: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CheckIndex:
     """An indirect index must lie in [0, size), or the program raises. Masked like a Load."""
 
@@ -120,12 +151,12 @@ class CheckIndex:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`buffer[index] = value`; distinct points of the axes store to distinct places.
+    """`buffer[index] = value`; distinct points of the axes store to distinct places. Points where
+    `mask` is false store nothing.
 
-    Of a scatter, which has a `mode`, several points may name one place, and points where `mask` is
-    false store nothing: "add" adds to what the place holds; "set" leaves what one of the points
-    stores. A CPU takes the points of one place in the order of the loops. No other statement of
-    the kernel touches the buffer.
+    Of a scatter, which has a `mode`, several points may name one place: "add" adds to what the
+    place holds; "set" leaves what one of the points stores. A CPU takes the points of one place in
+    the order of the loops. No other statement of the kernel touches the buffer.
     """
 
     buffer: str
@@ -135,9 +166,13 @@ class Store:
     mask: str | None = None
 
 
-Statement: TypeAlias = Constant | IndexValue | Load | Compute | Reduce | CheckIndex | Store
+Statement: TypeAlias = (
+    Constant | IndexValue | Load | Compute | Reduce | Scan | Sort | CheckIndex | Store
+)
 Body: TypeAlias = tuple[Statement, ...]
 
+SCAN_KINDS = ("sum", "prod", "max", "min", "logaddexp")
+SORT_KINDS = ("values", "positions")
 SCATTER_MODES = ("add", "set")
 REDUCE_KINDS = (
     "sum", "prod", "max", "min", "any", "all", "sum_exp", "squared_deviations", "argmax", "argmin",
@@ -229,6 +264,10 @@ def format_statement(statement: Statement) -> str:
             return f"{name} = {op} {' '.join(args)}"
         case Reduce(name, _, kind, value):
             return f"{name} = reduce {kind} {value}"
+        case Scan(name, _, kind, value, reverse):
+            return f"{name} = scan {kind} {value}{' reversed' if reverse else ''}"
+        case Sort(name, _, kind, value, descending):
+            return f"{name} = sort {kind} {value}{' descending' if descending else ''}"
         case CheckIndex(value, size):
             return f"check {value} < {size}{tail}"
         case Store(buffer, index, value, mode):
@@ -258,7 +297,7 @@ def operands(statement: Statement) -> tuple[str, ...]:
     match statement:
         case Compute(args=args):
             return args
-        case Reduce(value=value):
+        case Reduce(value=value) | Scan(value=value) | Sort(value=value):
             return (value,)
         case Store(value=value, mask=mask) | CheckIndex(value=value, mask=mask):
             return (value, mask) if mask else (value,)
@@ -281,8 +320,18 @@ def index_of(statement: Statement) -> sympy.Expr | None:
 
 
 def finds_positions(body: Body) -> bool:
-    """Whether the order of the inner axes matters: a Reduce numbers their points."""
-    return any(isinstance(s, Reduce) and s.kind in ("argmax", "argmin") for s in body)
+    """Whether the order of the inner axes matters: a statement numbers their points or follows
+    them.
+    """
+    return any(
+        isinstance(s, (Scan, Sort)) or (isinstance(s, Reduce) and s.kind in ("argmax", "argmin"))
+        for s in body
+    )
+
+
+def scan_direction(body: Body) -> bool | None:
+    """The `reverse` of the body's Scans; None if there are none. One kernel has one direction."""
+    return next((s.reverse for s in body if isinstance(s, Scan)), None)
 
 
 def scatters(body: Body) -> bool:
@@ -294,6 +343,8 @@ def is_inner(statement: Statement, inner: set[str]) -> bool:
     """Whether a statement holds for every inner point; `inner`: inner axes and values."""
     if isinstance(statement, Reduce):
         return False
+    if isinstance(statement, (Scan, Sort)):
+        return True
     if any(name in inner for name in operands(statement)):
         return True
     index = index_of(statement)

@@ -18,6 +18,8 @@ from flambeau_inductor.ir import (
     Load,
     Number,
     Reduce,
+    Scan,
+    Sort,
     Store,
 )
 
@@ -92,12 +94,14 @@ class ScalarOps(Protocol[V]):
     def constant(self, value: Number, dtype: torch.dtype) -> V: ...
     def index_value(self, expr: sympy.Expr, dtype: torch.dtype) -> V: ...
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: V | None) -> V: ...
-    def store(self, buffer: str, index: sympy.Expr, value: V) -> None: ...
+    def store(self, buffer: str, index: sympy.Expr, value: V, mask: V | None) -> None: ...
     def scatter(
         self, mode: str, buffer: str, index: sympy.Expr, value: V, mask: V | None
     ) -> None: ...
     def check_index(self, value: V, size: Integer, mask: V | None) -> None: ...
     def reduce(self, kind: str, value: V, dtype: torch.dtype) -> V: ...
+    def scan(self, statement: Scan, value: V, dtype: torch.dtype) -> V: ...
+    def sort(self, statement: Sort, value: V, dtype: torch.dtype) -> V: ...
 
     # Selection and conversion
     def where(self, condition: V, a: V, b: V, dtype: torch.dtype) -> V: ...
@@ -150,8 +154,12 @@ class Replay:
                 result = getattr(ops, op)(*[values[arg] for arg in args], dtype)
             case Reduce(_, _, kind, value):
                 result = ops.reduce(kind, values[value], self.dtypes[value])
-            case Store(buffer, index, value, "", _):
-                ops.store(buffer, index, values[value])
+            case Scan(_, _, _, value):
+                result = ops.scan(statement, values[value], self.dtypes[value])
+            case Sort(_, _, _, value):
+                result = ops.sort(statement, values[value], self.dtypes[value])
+            case Store(buffer, index, value, "", mask):
+                ops.store(buffer, index, values[value], values[mask] if mask else None)
                 return
             case Store(buffer, index, value, mode, mask):
                 ops.scatter(mode, buffer, index, values[value], values[mask] if mask else None)

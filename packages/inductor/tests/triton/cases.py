@@ -21,6 +21,8 @@ from flambeau_inductor.ir import (
     LoopKernel,
     Param,
     Reduce,
+    Scan,
+    Sort,
     Store,
 )
 from flambeau_inductor.scalar_ops import SCALAR_OPS
@@ -127,6 +129,12 @@ def all_cases() -> Iterator[Case]:
     yield resampled(3, 40, Tiling(64, dealt=True))
     yield pooled(3, 7, 10)
     yield pooled_gradient(3, 7, 10)
+    for rows, row in ((5, 7), (3, 33)):
+        yield from scan_cases(rows, row)
+        yield from sort_cases(rows, row)
+    yield from scan_cases(5, 50, Tiling(2, 16))
+    yield from scan_cases(4, 64, Tiling(2, 16))
+    yield column_scan(70, 101)
 
 
 def operands(dtype: torch.dtype, count: int, op: str) -> list[torch.Tensor]:
@@ -162,7 +170,8 @@ def sample(dtype: torch.dtype, count: int) -> torch.Tensor:
         return torch.rand(count) < 0.5
     if dtype.is_floating_point:
         return torch.randn(count, dtype=dtype) * 2
-    return torch.randint(-20, 20, (count,), dtype=dtype)
+    low = 0 if dtype is torch.uint8 else -20
+    return torch.randint(low, 20, (count,), dtype=dtype)
 
 
 def scalar_cases(count: int = 83) -> Iterator[Case]:
@@ -500,3 +509,84 @@ def difference(case: Case, found: list[torch.Tensor]) -> str | None:
         except AssertionError as error:
             return str(error)
     return None
+
+
+def scan_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterator[Case]:
+    """y[i, r] = 2 * scan over r of x[i, r], in both directions."""
+    i, r = symbol("i0"), symbol("r0")
+    index = row * i + r
+    kinds = {
+        "sum": (F32, F64, I64),
+        "prod": (F32,),
+        "max": (F32, I64, torch.uint8, BOOL),
+        "min": (F32, I32),
+        "logaddexp": (F32,),
+    }
+    for kind, dtypes in kinds.items():
+        for dtype in dtypes:
+            for reverse in (False, True):
+                x = sample(dtype, rows * row)
+                if kind == "prod":
+                    x = 1 + x / row / 4
+                if kind in ("max", "min", "logaddexp") and dtype is F32:
+                    x[row // 2] = float("nan")
+                    x[row : row + 2] = float("inf")
+                body = (
+                    Load("v0", dtype, "b0", index),
+                    Scan("v1", dtype, kind, "v0", reverse),
+                    Compute("v2", dtype, "maximum", ("v1", "v0")),
+                    Store("b1", index, "v2"),
+                )
+                params = (Param("b0", dtype, "read"), Param("b1", dtype, "write"))
+                kernel = LoopKernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
+                way = "down" if reverse else "up"
+                tiles = "whole" if tiling is None else f"{tiling.xblock}-{tiling.rblock}"
+                name = f"scan-{kind}-{dtype}-{way}-{rows}x{row}-{tiles}"
+                yield Case(name, kernel, [x, torch.zeros_like(x)], (), 1e-4, tiling)
+
+
+def column_scan(rows: int, columns: int) -> Case:
+    """y[r, i] = the sum of x[:r + 1, i] less the greatest of these."""
+    i, r = symbol("i0"), symbol("r0")
+    index = columns * r + i
+    body = (
+        Load("v0", F32, "b0", index),
+        Scan("v1", F32, "sum", "v0"),
+        Reduce("v2", F32, "max", "v1"),
+        Compute("v3", F32, "sub", ("v1", "v2")),
+        Store("b1", index, "v3"),
+    )
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
+    kernel = LoopKernel("cuda", params, (), (Axis(i, columns),), (Axis(r, rows),), body)
+    size = rows * columns
+    buffers = [torch.randn(size), torch.zeros(size)]
+    return Case(f"column_scan-{rows}x{columns}", kernel, buffers, (), 1e-4)
+
+
+def sort_cases(rows: int, row: int) -> Iterator[Case]:
+    """y[i, :] = x[i, :] sorted, and z[i, :3] = the first three positions."""
+    i, r = symbol("i0"), symbol("r0")
+    for dtype in (F32, I32, torch.int8, torch.uint8, BOOL):
+        for descending in (False, True):
+            x = sample(dtype, rows * row)
+            if dtype is F32:
+                x = x.round()
+                x[row // 2] = float("nan")
+                x[row : row + 2] = torch.tensor([float("inf"), -float("inf")])
+                x[row + 2] = -0.0
+            body = (
+                Load("v0", dtype, "b0", row * i + r),
+                Sort("v1", dtype, "values", "v0", descending),
+                Store("b1", row * i + r, "v1"),
+                Sort("v2", I64, "positions", "v0", descending),
+                IndexValue("v3", I64, r),
+                Constant("v4", I64, 3),
+                Compute("v5", BOOL, "lt", ("v3", "v4")),
+                Store("b2", 3 * i + r, "v2", mask="v5"),
+            )
+            params = (Param("b0", dtype, "read"), Param("b1", dtype, "write"))
+            params = (*params, Param("b2", I64, "write"))
+            kernel = LoopKernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
+            buffers = [x, torch.zeros_like(x), torch.zeros(3 * rows, dtype=I64)]
+            way = "down" if descending else "up"
+            yield Case(f"sort-{dtype}-{way}-{rows}x{row}", kernel, buffers)

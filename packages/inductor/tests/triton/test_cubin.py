@@ -19,7 +19,10 @@ CHOSEN = {
     for case in all_cases()
     if case.name.endswith(("torch.float32", "5x7", "5x50"))
     or "-" not in case.name
-    or case.name.startswith(("softmax", "transposed", "columns"))
+    or case.name.startswith(
+        ("softmax", "transposed", "columns", "column_scan", "scan-sum-torch.int64")
+    )
+    or (case.name.startswith(("scan-max", "scan-logaddexp", "sort-")) and "5x" in case.name)
 }
 
 

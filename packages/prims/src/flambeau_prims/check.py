@@ -226,6 +226,7 @@ _MATCHES = {
     "size": _is_size,
     "sizes": lambda arg: isinstance(arg, tuple) and all(map(_is_size, arg)),
     "number": _is_number,
+    "flag": lambda arg: isinstance(arg, bool),
     "dtype": lambda arg: isinstance(arg, torch.dtype),
     "device": lambda arg: isinstance(arg, torch.device),
 }

@@ -80,6 +80,15 @@ def _index_of(function: Callable[..., Tensor]) -> Callable[[Tensor, int], Tensor
     return lambda x, dim: function(x.to(torch.uint8) if x.dtype is torch.bool else x, dim)
 
 
+def _scan(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A scan of torch, from the last element on if `reverse` is set."""
+
+    def scan(x: Tensor, dim: int, reverse: bool) -> Tensor:
+        return function(x.flip(dim), dim).flip(dim) if reverse else function(x, dim)
+
+    return scan
+
+
 def _pad(x: Tensor, lows: Sequence[int], highs: Sequence[int], value: Any) -> Tensor:
     shape = [low + size + high for low, size, high in zip(lows, x.shape, highs, strict=True)]
     padded = torch.full(shape, value, dtype=x.dtype, device=x.device)
@@ -105,6 +114,17 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
     "squared_deviations": _squared_deviations,
     "argmax": _index_of(torch.argmax),
     "argmin": _index_of(torch.argmin),
+    "cumsum": _scan(lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype)),
+    "cumprod": _scan(lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype)),
+    "cummax": _scan(lambda x, dim: torch.cummax(x, dim).values),
+    "cummin": _scan(lambda x, dim: torch.cummin(x, dim).values),
+    "logcumsumexp": _scan(torch.logcumsumexp),
+    "sort": lambda x, dim, descending: torch.sort(x, dim=dim, descending=descending, stable=True)[
+        0
+    ],
+    "argsort": lambda x, dim, descending: torch.sort(
+        x, dim=dim, descending=descending, stable=True
+    )[1],
     "expand": lambda x, shape: x.expand(tuple(shape)),
     "permute": lambda x, dims: x.permute(dims),
     "reshape": lambda x, shape: x.reshape(tuple(shape)),

@@ -98,6 +98,31 @@ def reduce_index(x: Spec, dim: int) -> Spec:
     return reduce_any_real(x, (dim,)).replace(dtype=torch.int64)
 
 
+# Scans and sorts
+
+
+def _along(domain: frozenset[torch.dtype]) -> Callable[..., Spec]:
+    """The rule of a primitive whose result has the operand's shape; `domain`: its dtypes."""
+
+    def infer(x: Spec, dim: int, flag: bool) -> Spec:
+        _check_dims(x, (dim,))
+        if x.dtype not in domain:
+            raise TypeError(f"dtype {x.dtype} is outside this primitive's domain")
+        return _fresh_like([x], x.dtype)
+
+    return infer
+
+
+scan_arithmetic = _along(WIDE_FLOATS | INTEGERS)
+scan_floats = _along(WIDE_FLOATS)
+scan_any_real = sort_values = _along(WIDE_FLOATS | INTEGERS | {torch.bool})
+
+
+def sort_index(x: Spec, dim: int, descending: bool) -> Spec:
+    """The rule of argsort."""
+    return sort_values(x, dim, descending).replace(dtype=torch.int64)
+
+
 # Views
 
 

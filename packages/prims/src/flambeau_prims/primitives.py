@@ -14,7 +14,7 @@ Laws that hold for every primitive:
    them. Arithmetic and reductions are in float32 or wider; decompositions cast up first and back
    after, as eager's kernels do.
 4. REDUCTIONS drop their dims, accumulate in the operand's dtype, and give the identity (where there
-   is one) for empty dims.
+   is one) for empty dims. SCANS accumulate in it too, from the last element on if `reverse` is set.
 5. VIEWS are index maps: the result's Spec describes the operand's memory. `reshape` is a view where
    strides allow, and otherwise a fresh row-major tensor.
 6. The results of all other kinds are fresh memory, laid out as the Spec of the Value they produce
@@ -22,8 +22,8 @@ Laws that hold for every primitive:
 
 A primitive called on real tensors computes its reference result in plain eager PyTorch
 (`evaluate.run_graph` runs graphs). What is not here (matrix products, convolution, attention,
-pooling, sorting, scans, random numbers, complex arithmetic) stays an ATen OpOverload in
-the graph, which means "call ATen".
+pooling, random numbers, complex arithmetic) stays an ATen OpOverload in the graph, which means
+"call ATen".
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Kind(enum.Enum):
 
     POINTWISE = "pointwise"  # one result element from the operands' elements at the same place
     REDUCTION = "reduction"  # folds whole dims away
+    SCAN = "scan"  # each element from those up to its place along one dim
+    SORT = "sort"  # each element from all those along one dim
     VIEW = "view"  # an index map over the operand; moves nothing
     INDEX = "index"  # fresh result, each element read from a computed place
     FACTORY = "factory"  # fresh result from no tensor
@@ -108,6 +110,7 @@ PARAM_TYPES = {
     "size": "an int or Expr",
     "sizes": "a tuple of ints or Exprs",
     "number": "a bool, int, float, Expr or FloatExpr",
+    "flag": "a bool",
     "dtype": "a torch.dtype",
     "device": "a torch.device",
 }
@@ -140,6 +143,8 @@ def _declare(kind: Kind, signature: str, meaning: str = "", infer: Any = None) -
 
 _pointwise = partial(_declare, Kind.POINTWISE)
 _reduction = partial(_declare, Kind.REDUCTION)
+_scan = partial(_declare, Kind.SCAN)
+_sort = partial(_declare, Kind.SORT)
 _view = partial(_declare, Kind.VIEW)
 _index = partial(_declare, Kind.INDEX)
 _scatter = partial(_declare, Kind.SCATTER)
@@ -268,7 +273,38 @@ argmin = _reduction(
     specs.reduce_index,
 )
 
-# 5. Views
+# 5. Scans and sorts of rows
+
+cumsum = _scan("cumsum(x: tensor, dim: dim, reverse: flag)", "running sum", specs.scan_arithmetic)
+cumprod = _scan(
+    "cumprod(x: tensor, dim: dim, reverse: flag)", "running product", specs.scan_arithmetic
+)
+cummax = _scan(
+    "cummax(x: tensor, dim: dim, reverse: flag)",
+    "running maximum; of equals the last; NaN from the first NaN on",
+    specs.scan_any_real,
+)
+cummin = _scan(
+    "cummin(x: tensor, dim: dim, reverse: flag)",
+    "running minimum; of equals the last; NaN from the first NaN on",
+    specs.scan_any_real,
+)
+logcumsumexp = _scan(
+    "logcumsumexp(x: tensor, dim: dim, reverse: flag)", "running ln of the sum of exponentials",
+    specs.scan_floats,
+)  # fmt: skip
+sort = _sort(
+    "sort(x: tensor, dim: dim, descending: flag)",
+    "stable; NaN is greatest",
+    specs.sort_values,
+)
+argsort = _sort(
+    "argsort(x: tensor, dim: dim, descending: flag)",
+    "int64 indices that sort x, equals in their order; NaN is greatest",
+    specs.sort_index,
+)
+
+# 6. Views
 
 expand = _view(
     "expand(x: tensor, shape: sizes)", "new leading dims, and dims of size 1 repeated (stride 0)"
@@ -292,7 +328,7 @@ as_strided = _view(
     "(never itself a view)",
 )
 
-# 6. Index: fresh results read from computed places
+# 7. Index: fresh results read from computed places
 
 flip = _index("flip(x: tensor, dims: dims)", "reversed along dims")
 gather = _index(
@@ -310,7 +346,7 @@ pad = _index(
 )
 cat = _index("cat(xs: tensors, dim: dim)", "joined along dim; one dtype; shapes agree elsewhere")
 
-# 7. Scatter: fresh results written at computed places
+# 8. Scatter: fresh results written at computed places
 
 index_put = _scatter(
     "index_put(x: tensor, indices: indices, source: tensor, accumulate: number)",
@@ -318,7 +354,7 @@ index_put = _scatter(
     "several times a CPU adds in order, or takes the last, and a GPU in any order, or any",
 )
 
-# 8. Factories
+# 9. Factories
 
 full = _factory("full(shape: sizes, value: number, dtype: dtype, device: device)")
 empty = _factory("empty(shape: sizes, dtype: dtype, device: device)", "elements undefined")
@@ -327,7 +363,7 @@ iota = _factory(
     "start + i * step, of an integer dtype",
 )
 
-# 9. Layout
+# 10. Layout
 
 clone = _layout("clone(x: tensor)", "materialise, in the strides of the result's Spec")
 to_device = _layout("to_device(x: tensor, device: device)", "copy to another device")

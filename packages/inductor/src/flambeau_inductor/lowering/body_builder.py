@@ -15,6 +15,8 @@ from flambeau_inductor.ir import (
     IndexValue,
     Load,
     Reduce,
+    Scan,
+    Sort,
     Store,
     index_of,
     operands,
@@ -78,7 +80,7 @@ class BodyBuilder:
     def store(
         self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
     ) -> None:
-        """buffer[index] = value, or a scatter of that mode."""
+        """buffer[index] = value where the mask holds, or a scatter of that mode."""
         self.statements.append(Store(buffer, index, value, mode, mask))
 
     def check_index(self, value: str, size: Integer, mask: str | None = None) -> None:
@@ -91,6 +93,14 @@ class BodyBuilder:
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         """A reduction over the inner axes."""
         return self.define(("reduce", kind, value), Reduce, dtype, kind, value)
+
+    def scan(self, kind: str, value: str, dtype: torch.dtype, reverse: bool) -> str:
+        """A scan along the inner axes."""
+        return self.define(("scan", kind, value, reverse), Scan, dtype, kind, value, reverse)
+
+    def sort(self, kind: str, value: str, dtype: torch.dtype, descending: bool) -> str:
+        """A sort along the inner axes."""
+        return self.define(("sort", kind, value, descending), Sort, dtype, kind, value, descending)
 
     # Operators
 

@@ -25,7 +25,9 @@ from flambeau_inductor.lowering.index import store_scattered
 from flambeau_inductor.lowering.realize import MAX_INLINE_CAT, realize, result_of
 from flambeau_inductor.lowering.reduction import combine_parts, lower_reduction
 from flambeau_inductor.lowering.registry import load_all
+from flambeau_inductor.lowering.scan import follow, follow_one
 from flambeau_inductor.lowering.split_axes import split_axes
+from flambeau_inductor.lowering.split_scan import choose_chunk, lower_chunks
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
 from flambeau_inductor.split_reduction import (
     PARTIAL_RESULTS,
@@ -118,6 +120,8 @@ class _GraphLowering:
             self.copy_value(node.args[0], out)
         elif node.op.kind is Kind.REDUCTION:
             self.reduction_nest(node)
+        elif node.op.kind in (Kind.SCAN, Kind.SORT):
+            self.scan_nest(node)
         elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
             self.cat_nests(node)
         elif node.op.kind is Kind.SCATTER:
@@ -212,6 +216,22 @@ class _GraphLowering:
         )
         return partial
 
+    def scan_nest(self, node: Node) -> None:
+        """Scan or sort the rows of a value into a separate buffer."""
+        chunk = choose_chunk(node, self.options)
+        if chunk:
+            lower_chunks(self, node, chunk)
+            return
+        out, (x, dim, _) = result_of(node), node.args
+        shape, stride = out.spec.shape, out.spec.stride
+        outer, kept = self.axes(_without(shape, dim), _without(stride, dim), "i")
+        inner, (place,) = self.axes(shape[dim : dim + 1], stride[dim : dim + 1], "r")
+        index = (*kept[:dim], place, *kept[dim:])
+        elements = self.elements(outer + inner, out.spec.device)
+        value = elements.element(x, index)
+        name = (follow if inner else follow_one)(elements, node, value)
+        self.finish(elements, self.make(out), out.spec, index, name, outer, inner, node.where)
+
     def cat_nests(self, node: Node) -> None:
         """Each part of a long cat, copied to its place by a separate nest."""
         out = result_of(node)
@@ -278,11 +298,12 @@ class _GraphLowering:
 
     def finish(
         self, elements: Elements, buffer: str, spec: Spec, index: tuple[sympy.Expr, ...], name: str,
-        outer: tuple[Axis, ...], inner: tuple[Axis, ...], where: str,
+        outer: tuple[Axis, ...], inner: tuple[Axis, ...], where: str, mask: str | None = None,
     ) -> LoopNest:  # fmt: skip
-        """Store the value and append the nest."""
+        """Store the value, where the mask holds, and append the nest."""
         address = linear(index, self.sizes.convert_all(spec.stride), sympy.S.Zero)
-        elements.builder.store(buffer, address, elements.builder.cast(name, spec.dtype))
+        value = elements.builder.cast(name, spec.dtype)
+        elements.builder.store(buffer, address, value, mask=mask)
         return self.append(elements, spec, outer, inner, where)
 
     def append(
@@ -366,6 +387,10 @@ class _GraphLowering:
         self.lowered.write_counts = {
             self.memory[target]: count for target, count in self.graph.counted_writes()
         }
+
+
+def _without(items: tuple[Size, ...], dim: int) -> tuple[Size, ...]:
+    return (*items[:dim], *items[dim + 1 :])
 
 
 def _is_empty(shape: Sequence[Size]) -> bool:

@@ -4,10 +4,10 @@ readers.
     a = exp(x); b = add(a, 1)  ->  b only, if a has no other reader
     s = sum(a)                 ->  s
 
-A value is realized if it must be: inputs, extern calls' results and operands, reductions, outputs
-and writes, operands of as_strided; or if that pays: several readers of something that is costly or
-reads much, a costly value that is broadcast or read in windows. Views are never realized
-themselves: they are windows on their root's memory, or index maps inlined with it.
+A value is realized if it must be: inputs, extern calls' results and operands, reductions, scans,
+sorts, outputs and writes, operands of as_strided; or if that pays: several readers of something
+that is costly or reads much, a costly value that is broadcast or read in windows. Views are never
+realized themselves: they are windows on their root's memory, or index maps inlined with it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ MOVED_COST = 96
 """A value read at several places for one element of its readers (pooling reads a window) is stored
 when recomputing it for each costs more adds than this.
 """
+
+
+NESTS = frozenset((Kind.REDUCTION, Kind.SCAN, Kind.SORT, Kind.SCATTER))
+"""Kinds that are loop nests of their own: their results have memory."""
 
 
 @dataclass(slots=True)
@@ -143,7 +147,7 @@ class _Realizer:
             for value in node.operands():
                 self.require(value)
             self.must.update(out for out in node.outputs if out is not None)
-        elif node.op.kind in (Kind.REDUCTION, Kind.SCATTER):
+        elif node.op.kind in NESTS:
             self.must.add(result_of(node))
         elif node.op.name == "as_strided":
             self.require(node.args[0])
@@ -159,7 +163,7 @@ class _Realizer:
             self.must.add(result_of(node))
 
     def decide(self, node: Node) -> None:
-        if not isinstance(node.op, Prim) or node.op.kind is Kind.REDUCTION:
+        if not isinstance(node.op, Prim) or node.op.kind in NESTS:
             return
         out = result_of(node)
         operands = list(dict.fromkeys(values_in(node.args)))

@@ -24,7 +24,9 @@ from flambeau_inductor.ir import (
     LoopKernel,
     Param,
     Reduce,
+    Scan,
     ScheduledKernel,
+    Sort,
     Store,
     index_of,
 )
@@ -126,16 +128,21 @@ class _Replayer:
                 names[name] = builder.compute(op, tuple([names[arg] for arg in args]), dtype)
             case Reduce(name, dtype, kind, value):
                 names[name] = builder.reduce(kind, names[value], dtype)
+            case Scan(name, dtype, kind, value, reverse):
+                names[name] = builder.scan(kind, names[value], dtype, reverse)
+            case Sort(name, dtype, kind, value, descending):
+                names[name] = builder.sort(kind, names[value], dtype, descending)
             case CheckIndex(value, size, mask):
                 builder.check_index(names[value], size, names[mask] if mask else None)
             case Store(buffer, index, value, mode, mask) if mode:
                 condition = names[mask] if mask else None
                 builder.store(buffer, self.index(index), names[value], mode, condition)
-            case Store(buffer, index, value):
+            case Store(buffer, index, value, _, mask):
                 address = self.index(index)
                 self.stored[buffer, address] = names[value]
                 if buffer not in self.internal:
-                    builder.store(buffer, address, names[value])
+                    condition = names[mask] if mask else None
+                    builder.store(buffer, address, names[value], mask=condition)
 
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None) -> str:
         value = self.stored.get((buffer, index))
@@ -307,6 +314,12 @@ class _Namer:
             case Reduce(name, dtype, kind, value):
                 source = values[value]
                 return Reduce(self.define(name), dtype, kind, source)
+            case Scan(name, dtype, kind, value, reverse):
+                source = values[value]
+                return Scan(self.define(name), dtype, kind, source, reverse)
+            case Sort(name, dtype, kind, value, descending):
+                source = values[value]
+                return Sort(self.define(name), dtype, kind, source, descending)
             case CheckIndex(value, size, mask):
                 return CheckIndex(values[value], self.size(size), values[mask] if mask else None)
             case Store(buffer, index, value, mode, mask):

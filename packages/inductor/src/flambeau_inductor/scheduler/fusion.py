@@ -225,13 +225,16 @@ class _Fuser:
 
     def unprofitable(self, a: Group, b: Group) -> str:
         """Why a fusion that may be legal is not wanted; "" if it is."""
+        directions = {a.scan_direction, b.scan_direction} - {None}
+        if len(directions) > 1:
+            return "they scan in both directions"
         for reduction, other in ((a, b), (b, a)):
             if not reduction.inner or other.inner:
                 continue
             full = numel(other.outer) == numel(reduction.outer + reduction.inner)
             if not full:
                 continue
-            if reduction.column:
+            if reduction.column and reduction.scan_direction is None:
                 return "the reduction runs over rows of what the other walks along"
             rows, row = self.hint(numel(reduction.outer)), self.hint(numel(reduction.inner))
             if reduction.device != "cpu" and rows < MIN_ROWS_FOR_ROW_KERNEL and row > SHORT_ROW:

@@ -9,7 +9,7 @@ import sympy
 
 from flambeau_inductor.indexing.expressions import linear_parts
 from flambeau_inductor.indexing.ranges import RangedMath
-from flambeau_inductor.ir import finds_positions
+from flambeau_inductor.ir import finds_positions, scan_direction
 from flambeau_inductor.lowering.split_axes import rewrite
 from flambeau_inductor.nodes import ExternCall, LoopNest
 
@@ -53,7 +53,7 @@ class Group:
 
     @property
     def finds_positions(self) -> bool:
-        """Whether the order of the inner axes matters: an argmax or argmin numbers their points."""
+        """Whether the order of the inner axes matters (`ir.finds_positions`)."""
         return any(
             finds_positions(node.body) for node in self.nodes if not isinstance(node, ExternCall)
         )
@@ -62,6 +62,14 @@ class Group:
     def scattered(self) -> set[str]:
         """The buffers that members write at computed places."""
         return set().union(*(n.scattered for n in self.nodes if not isinstance(n, ExternCall)))
+
+    @property
+    def scan_direction(self) -> bool | None:
+        """Whether its Scans are reversed; None if there are none."""
+        directions = (
+            scan_direction(node.body) for node in self.nodes if isinstance(node, LoopNest)
+        )
+        return next((found for found in directions if found is not None), None)
 
     @property
     def statements(self) -> int:

@@ -4,7 +4,8 @@ registers.
 Softmax (see `ir`) becomes: an inner loop to the maximum; an inner loop over `sub`, `exp` to the
 sum; an inner loop that computes `sub`, `exp` again, divides and stores. Values that cost more than
 `keep_cost` to compute again are named in `Phase.keeps` instead, and the generator keeps them in a
-row of scratch memory.
+row of scratch memory. A Scan runs in each loop that needs it, or is kept. A Sort needs its whole
+row before its first result: later loops read the sorted row.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from flambeau_inductor.ir import (
     Compute,
     Load,
     Reduce,
+    Scan,
+    Sort,
     Statement,
     Store,
     defined_name,
@@ -35,10 +38,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Phase:
     """A part of a kernel: row statements, then (if `inner` is not empty) one loop over the inner
-    axes, then its Reduces.
+    axes, then its Reduces and Sorts.
 
     `keeps`: inner values of this phase that later phases read: store them in a row of scratch.
-    `fetches`: those that this phase's inner statements read from there.
+    `fetches`: those that this phase's inner statements read from there. `sorted`: the Sorts of
+    earlier phases that this phase reads.
     """
 
     row: Body
@@ -46,6 +50,8 @@ class Phase:
     reduces: tuple[Reduce, ...]
     keeps: tuple[str, ...] = ()
     fetches: tuple[str, ...] = ()
+    sorts: tuple[Sort, ...] = ()
+    sorted: tuple[Sort, ...] = ()
 
 
 def split_phases(kernel: LoopKernel, keep_cost: int | None = None) -> tuple[Phase, ...]:
@@ -72,7 +78,7 @@ class _Splitter:
         rows: list[list[Statement]] = [[] for _ in range(count)]
         for statement, level in zip(self.body, level_of, strict=True):
             if isinstance(statement, Reduce) or is_inner(statement, self.inner):
-                if isinstance(statement, (Reduce, Store, CheckIndex)):
+                if isinstance(statement, (Reduce, Sort, Store, CheckIndex)):
                     roots[level].append(statement)
             else:
                 rows[level].append(statement)
@@ -100,14 +106,19 @@ class _Splitter:
             keeps = tuple(str(result) for s in inner if (result := defined_name(s)) in kept)
             fetches = tuple(n for n in self.body_order(names) if self.is_fetched(n, kept, level))
             reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
-            phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches))
+            sorts = tuple(s for s in roots[level] if isinstance(s, Sort))
+            read = {name for s in (*inner, *reduces, *sorts) for name in self.reads(s)}
+            done = tuple(s for s in self.body if isinstance(s, Sort) and s.name in read)
+            phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches, sorts, done))
         return tuple(phases)
 
     def level_of(self, statement: Statement) -> int:
-        """The number of Reduces before a statement; a Reduce is in the loop that feeds it."""
+        """The number of Reduces and Sorts before a statement; these are in the loop that feeds
+        them.
+        """
         level = 0
         for name in self.reads(statement):
-            behind = 1 if isinstance(self.defined[name], Reduce) else 0
+            behind = 1 if isinstance(self.defined[name], (Reduce, Sort)) else 0
             level = max(level, self.level[name] + behind)
         if not isinstance(statement, (Store, CheckIndex)):
             self.level[statement.name] = level
@@ -129,7 +140,8 @@ class _Splitter:
         pending = [name for root in roots for name in self.reads(root)]
         while pending:
             name = pending.pop()
-            if name in result or name not in self.inner or isinstance(self.defined[name], Reduce):
+            whole = isinstance(self.defined[name], (Reduce, Sort))
+            if name in result or name not in self.inner or whole:
                 continue
             result.add(name)
             if not self.is_fetched(name, kept, level):
@@ -154,7 +166,7 @@ class _Splitter:
             own = (
                 SCALAR_OPS[statement.op].cost
                 if isinstance(statement, Compute)
-                else isinstance(statement, Load)
+                else isinstance(statement, (Load, Scan))
             )
             cost[name] = own + sum(
                 0 if arg in kept else cost.get(arg, 0) for arg in self.reads(statement)

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 
 MODULES = (
-    "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "reduction",
+    "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "reduction", "scan",
     "softmax", "norm", "loss", "dropout", "pool", "max_pool", "resample", "interpolate", "foreach",
 )  # fmt: skip
 

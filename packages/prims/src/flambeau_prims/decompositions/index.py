@@ -9,6 +9,7 @@ import torch
 from flambeau_prims import sizes
 from flambeau_prims.decompositions.factory import row_and_column
 from flambeau_prims.decompositions.registry import decomposition
+from flambeau_prims.decompositions.scan import reversed_scan
 from flambeau_prims.decompositions.view import clamp_range
 from flambeau_prims.graph import Value
 from flambeau_prims.promotion import result_type
@@ -93,7 +94,10 @@ def take(b: Builder, x: Value, index: Value) -> Value:
 @decomposition(aten.flip.default)
 def flip(b: Builder, x: Value, dims: Sequence[int]) -> Value:
     """Reversed along dims."""
-    return b.flip(x, tuple(wrap_dim(d, x.spec.ndim) for d in dims)) if x.spec.shape else x
+    if not x.spec.shape:
+        return x
+    along = tuple(wrap_dim(d, x.spec.ndim) for d in dims)
+    return reversed_scan(b, x, along) or b.flip(x, along)
 
 
 @decomposition(aten.rot90.default)

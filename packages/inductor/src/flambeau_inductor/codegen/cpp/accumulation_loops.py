@@ -19,9 +19,7 @@ import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-import torch
-
-from flambeau_inductor.codegen.cpp.cpp_types import value_type
+from flambeau_inductor.codegen.cpp.elements import write_element
 from flambeau_inductor.codegen.cpp.plan import dependents, varies
 from flambeau_inductor.codegen.cpp.reductions import LANES, PART_LENGTH, column_take, places
 from flambeau_inductor.ir import CheckIndex, Store
@@ -43,7 +41,7 @@ def write_accumulation_loop(
 ) -> None:
     """The loop of a phase along the innermost inner axis."""
     axis = writer.kernel.inner[-1]
-    fetched = set(phase.fetches)
+    fetched = {*phase.fetches, *(sort.name for sort in phase.sorted)}
     body = [s for s in phase.inner if getattr(s, "name", None) not in fetched]
     moving = dependents(tuple(body), {axis.symbol.name, *fetched})
     inside = [s for s in body if varies(s, moving)]
@@ -91,7 +89,7 @@ def _write_lanes(
             writer.simd(_check(inside))
             with writer.loop("c", "0", str(LANES)):
                 writer.line(f"const int64_t {name} = block + c;")
-                _write_body(writer, phase, inside)
+                write_element(writer, phase, inside)
                 for reduce in phase.reduces:
                     accumulator = accumulators[reduce.name]
                     takes = accumulator.lane_take or column_take(
@@ -144,7 +142,7 @@ def _write_plain(
     if all(accumulator.vectorised for accumulator in accumulators.values()):
         writer.simd(*clauses)
     with writer.loop(writer.kernel.inner[-1].symbol.name, begin, end):
-        _write_body(writer, phase, inside)
+        write_element(writer, phase, inside)
         for reduce in phase.reduces:
             where = places("q", f"{reduce.name}_part")
             _write_takes(writer, accumulators[reduce.name].take, reduce.name, reduce.value, where)
@@ -167,18 +165,6 @@ def _write_takes(
                 step="step",
             )
         )
-
-
-def _write_body(writer: LoopWriter, phase: Phase, inside: Sequence[Statement]) -> None:
-    """The statements of one element, between what is read from kept rows and what is kept."""
-    position = writer.position()
-    for name in phase.fetches:
-        dtype = writer.dtypes[name]
-        test = " != 0" if dtype == torch.bool else ""
-        writer.line(f"const {value_type(dtype)} {name} = keep_{name}[{position}]{test};")
-    writer.statements(inside)
-    for name in phase.keeps:
-        writer.line(f"keep_{name}[{position}] = {name};")
 
 
 def _check(inside: Sequence[Statement]) -> tuple[str, str] | None:

@@ -77,7 +77,7 @@ def on_rows(body: Sequence[Statement], vector: Axis) -> Float16Rows | None:
                 assert isinstance(load, Load)
                 widened.append(Row(f"{name}_half", load.buffer, load.index))
                 result.append(Load(name, torch.float32, f"{name}_half", place))
-            case Store(buffer=buffer, index=index, value=value, mode="") if _is_row(
+            case Store(buffer=buffer, index=index, value=value, mode="", mask=None) if _is_row(
                 statement, vector, values
             ) and _casts(values.get(value), torch.float32, torch.float16, values):
                 row = Row(f"{buffer}_half{len(narrowed)}", buffer, index)

@@ -40,9 +40,11 @@ from flambeau_inductor.codegen.cpp.reductions import (
     column_take,
     places,
 )
+from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
+from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
-from flambeau_inductor.ir import Axis, CheckIndex, Load, Reduce, Store
+from flambeau_inductor.ir import Axis, CheckIndex, Load, Reduce, Scan, Store, scan_direction
 from flambeau_inductor.scheduler.phases import split_phases
 
 if TYPE_CHECKING:
@@ -252,6 +254,7 @@ class KernelWriter(LoopWriter):
         self.keep_rows = row is None or row <= KEEP_ROW
         self.phases = split_phases(self.kernel, KEEP_COST if self.keep_rows else None)
         kept = self.declare_scratch(row)
+        declare_rows(self, self.phases)
         with self.lead_loops(self.plan.lead):
             for phase in self.phases:
                 self.write_row_phase(phase, "0", self.size(self.kernel.inner[0]))
@@ -287,8 +290,11 @@ class KernelWriter(LoopWriter):
         for name, accumulator in accumulators.items():
             for ctype, suffix, start in accumulator.state:
                 self.line(f"{ctype} {name}_all{suffix} = {start};")
-        if phase.inner or phase.reduces:
+        if scan_direction(phase.inner) is not None:
+            write_scan_loop(self, phase, accumulators)
+        elif phase.inner or phase.reduces or phase.sorts:
             self.inner_loops(phase, accumulators, first_begin, first_end)
+        sort_rows(self, phase)
         if self.plan.kind == "whole":
             self.combine_threads(phase, accumulators)
         for reduce in phase.reduces:
@@ -393,7 +399,7 @@ class KernelWriter(LoopWriter):
             # values.
             moving = dependents(
                 self.kernel.body,
-                {name, *(s.name for s in self.kernel.body if isinstance(s, Reduce))},
+                {name, *(s.name for s in self.kernel.body if isinstance(s, (Reduce, Scan)))},
             )
             arrays: set[str] = set()
             for number, phase in enumerate(self.phases):
@@ -449,16 +455,12 @@ class KernelWriter(LoopWriter):
         count = f"reduced_{next(iter(bounded), '')}"
         if bounded:
             self.line(f"int64_t {count} = 0;")
-        opened = [self.loop(axis.symbol.name, "0", self.size(axis)) for axis in self.kernel.inner]
-        for context in opened:
-            context.__enter__()
-        self.column_body(phase, accumulators, moving, arrays)
-        if bounded:
-            with self.block(f"if (++{count} == {FLUSH})"):
-                self.line(f"{count} = 0;")
-                self.flush_columns(bounded)
-        for context in reversed(opened):
-            context.__exit__(None, None, None)
+        with scan_loops(self, phase.inner, COLUMN_BLOCK):
+            self.column_body(phase, accumulators, moving, arrays)
+            if bounded:
+                with self.block(f"if (++{count} == {FLUSH})"):
+                    self.line(f"{count} = 0;")
+                    self.flush_columns(bounded)
         if bounded:
             self.flush_columns(bounded)
         self.finish_columns(phase, accumulators, arrays)
@@ -500,8 +502,9 @@ class KernelWriter(LoopWriter):
         self, phase: Phase, accumulators: dict[str, Accumulator], moving: set[str], arrays: set[str]
     ) -> None:
         """The statements of one step of a reduction, for each column of a block."""
-        self.statements(s for s in phase.inner if not varies(s, moving))
-        inside = [s for s in phase.inner if varies(s, moving)]
+        inside = [s for s in phase.inner if isinstance(s, Scan) or varies(s, moving)]
+        self.statements(s for s in phase.inner if s not in inside)
+        self.printer.carry_index = "[c]"
         with self.column_loop(
             ("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None
         ):

@@ -22,6 +22,8 @@ from flambeau_inductor.ir import (
     IndexValue,
     Load,
     Reduce,
+    Scan,
+    Sort,
     Store,
     index_of,
     inner_names,
@@ -44,6 +46,9 @@ COLUMN_BLOCK = 128
 
 TILE_LEAD, TILE_VECTOR = 16, 32
 """The tile of a transposing kernel: one cache line of floats by some rows."""
+
+SORT_COST = 32
+"""An element's share of sorting a short row."""
 
 SHORT_ROW = 8
 """Rows this short are reduced side by side too, where the outer axis is longer."""
@@ -70,7 +75,7 @@ class Plan:
     @property
     def may_be_parallel(self) -> bool:
         """Whether any call of the kernel can have enough work for threads."""
-        if self.serial:
+        if self.serial or (self.kind == "rows" and not self.lead):
             return False
         return self.static_work is None or self.static_work >= PARALLEL_WORK
 
@@ -90,9 +95,10 @@ def choose_plan(kernel: LoopKernel) -> Plan:
         vector = _vector_axis(kernel, kernel.outer)
         lead = _without(kernel.outer, vector)
         return Plan("pointwise", lead, vector, cost, work, _tile_axis(kernel, vector, lead))
-    if not kernel.outer and (work is None or work >= PARALLEL_WORK):
+    follows = any(isinstance(s, (Scan, Sort)) for s in kernel.body)
+    if not kernel.outer and not follows and (work is None or work >= PARALLEL_WORK):
         return Plan("whole", (), kernel.inner[-1], cost, work)
-    column = _column_axis(kernel)
+    column = None if any(isinstance(s, Sort) for s in kernel.body) else _column_axis(kernel)
     if column is not None:
         return Plan("columns", _without(kernel.outer, column), column, cost, work)
     return Plan("rows", kernel.outer, kernel.inner[-1], cost, work)
@@ -118,7 +124,9 @@ def statement_cost(statement: object) -> int:
     """The cost of a statement at one point, in float adds."""
     if isinstance(statement, Compute):
         return SCALAR_OPS[statement.op].cost
-    return 1 if isinstance(statement, (Load, Store, Reduce, IndexValue)) else 0
+    if isinstance(statement, Sort):
+        return SORT_COST
+    return 1 if isinstance(statement, (Load, Store, Reduce, Scan, IndexValue)) else 0
 
 
 def static_product(axes: tuple[Axis, ...]) -> int | None:

@@ -387,6 +387,86 @@ INLINE void add_compensated(double &sum, double &low, double x) {
   sum = total;
 }
 """,
+    "log_add_exp": """\
+// ln(e**a + e**b); equal infinities give themselves.
+INLINE double log_add_exp(double a, double b) {
+  if (a == b && __builtin_isinf(a)) return a;
+  const double high = a > b || a != a ? a : b, low = a > b || a != a ? b : a;
+  return high + log1p(exp(low - high));
+}
+""",
+    "sort_row": """\
+// Keys that order as the values do, NaN last, zeros of both signs as one: 32 bits beside the
+// position, so that no two are equal; of 8-byte values the position stands apart, and merging keeps
+// equals in order.
+template <class T, int bytes = sizeof(T)> struct sort_key {
+  uint64_t bits;
+  bool operator<(sort_key other) const { return bits < other.bits; }
+  void set(T value, bool down, int64_t at) {
+    uint32_t key;
+    if constexpr (T(0.5) != T(0)) {
+      const uint32_t raw = __builtin_bit_cast(uint32_t, (float)value + 0.0f);
+      key = value != value ? ~0u : raw >> 31 ? ~raw : raw | 0x80000000u;
+    } else {
+      key = (uint32_t)(int32_t)value ^ 0x80000000u;
+    }
+    bits = (uint64_t)(down ? ~key : key) << 32 | (uint64_t)at;
+  }
+  int32_t position() const { return (int32_t)bits; }
+};
+template <class T> struct sort_key<T, 8> {
+  uint64_t bits;
+  int32_t at;
+  bool operator<(const sort_key &other) const { return bits < other.bits; }
+  void set(T value, bool down, int64_t position) {
+    const uint64_t sign = 1ul << 63;
+    if constexpr (T(0.5) != T(0)) {
+      const uint64_t raw = __builtin_bit_cast(uint64_t, (double)value + 0.0);
+      bits = value != value ? ~0ul : raw >> 63 ? ~raw : raw | sign;
+    } else {
+      bits = (uint64_t)value ^ sign;
+    }
+    if (down) bits = ~bits;
+    at = (int32_t)position;
+  }
+  int32_t position() const { return at; }
+};
+// The positions that sort a row: runs sorted by insertion, then merged. `keys` holds 2 * count.
+template <bool down, class T>
+static void sort_row(const T *row, int64_t count, sort_key<T> *keys, int32_t *order) {
+  const int64_t run = 8;
+  for (int64_t i = 0; i < count; ++i) keys[i].set(row[i], down, i);
+  for (int64_t begin = 0; begin < count; begin += run) {
+    const int64_t end = begin + run < count ? begin + run : count;
+    for (int64_t i = begin + 1; i < end; ++i) {
+      const sort_key<T> key = keys[i];
+      int64_t j = i;
+      for (; j > begin && key < keys[j - 1]; --j) keys[j] = keys[j - 1];
+      keys[j] = key;
+    }
+  }
+  sort_key<T> *from = keys, *to = keys + count;
+  for (int64_t width = run; width < count; width *= 2) {
+    for (int64_t begin = 0; begin < count; begin += 2 * width) {
+      const int64_t middle = begin + width < count ? begin + width : count;
+      const int64_t end = middle + width < count ? middle + width : count;
+      int64_t i = begin, j = middle, k = begin;
+      while (i < middle && j < end) {
+        const bool second = from[j] < from[i];
+        to[k++] = second ? from[j] : from[i];
+        j += second;
+        i += !second;
+      }
+      while (i < middle) to[k++] = from[i++];
+      while (j < end) to[k++] = from[j++];
+    }
+    sort_key<T> *const done = to;
+    to = from;
+    from = done;
+  }
+  for (int64_t i = 0; i < count; ++i) order[i] = from[i].position();
+}
+""",
     "bfloat16": """\
 INLINE float from_bfloat16(uint16_t bits) {
   return __builtin_bit_cast(float, (uint32_t)bits << 16);

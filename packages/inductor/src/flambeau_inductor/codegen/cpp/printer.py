@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import literal, storage_type, value_type
+from flambeau_inductor.codegen.cpp.scans import take
 from flambeau_inductor.indexing.expressions import free_names, integer_text
 from flambeau_inductor.scalar_ops import install
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from flambeau_inductor.ir import Integer, Number, Statement
+    from flambeau_inductor.ir import Integer, Number, Scan, Sort, Statement
 
 OWN_FUNCTIONS = ("exp", "log", "erf")
 """Functions that the prelude has in float32, closer and faster than libmvec's."""
@@ -34,7 +35,7 @@ class CppPrinter:
 
     `renamed` maps the name of a value to what stands for it in index expressions (an index that was
     checked is replaced by one that is safe to read at); `guards` maps it to the condition under
-    which that holds.
+    which that holds. `carry_index` picks a column's carry of a Scan.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class CppPrinter:
         self.renamed: dict[str, str] = {}
         self.guards: dict[str, str] = {}
         self.checks = 0
+        self.carry_index = ""
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
@@ -75,8 +77,9 @@ class CppPrinter:
             return element
         return f"{' && '.join(conditions)} ? {element} : {literal(0, dtype)}"
 
-    def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
-        self.lines.append(f"{buffer}[{self.index_text(index)}] = {value};")
+    def store(self, buffer: str, index: sympy.Expr, value: str, mask: str | None) -> None:
+        condition = f"if ({mask}) " if mask else ""
+        self.lines.append(f"{condition}{buffer}[{self.index_text(index)}] = {value};")
 
     def scatter(
         self, mode: str, buffer: str, index: sympy.Expr, value: str, mask: str | None
@@ -108,6 +111,14 @@ class CppPrinter:
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         raise AssertionError("reductions are written by the kernel writer")
+
+    def scan(self, statement: Scan, value: str, dtype: torch.dtype) -> str:
+        step, result = take(statement, value, self.carry_index)
+        self.lines.append(step)
+        return result
+
+    def sort(self, statement: Sort, value: str, dtype: torch.dtype) -> str:
+        raise AssertionError("sorts are written by the kernel writer")
 
     # Selection and conversion
 

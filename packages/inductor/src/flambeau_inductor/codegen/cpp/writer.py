@@ -25,7 +25,9 @@ def is_checked(kernel: LoopKernel) -> bool:
 
 
 class LoopWriter:
-    """Writes the loops and statements of a kernel. `staged`: the C++ of loads from a tile."""
+    """Writes the loops and statements of a kernel. `staged`: the C++ of loads from a tile.
+    `row_names`: (value, descending) -> the row that holds it while it is sorted.
+    """
 
     def __init__(self, kernel: LoopKernel) -> None:
         self.kernel = kernel
@@ -41,6 +43,7 @@ class LoopWriter:
         self.staged: dict[str, str] = {}
         self.ordered = False
         """Whether points of the vector loop must come one after another."""
+        self.row_names: dict[tuple[str, bool], str] = {}
 
     def line(self, text: str) -> None:
         """Append a line, indented."""

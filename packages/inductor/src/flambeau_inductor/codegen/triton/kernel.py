@@ -9,6 +9,8 @@ Four shapes, chosen in `tiling.choose_tiling`:
   stays in registers;
 - looped reduction: XBLOCK rows, one loop over the row in steps of RBLOCK for each of
   `split_phases`' phases.
+
+Rows that are scanned or sorted have the forms of reductions; a sorted row is persistent.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ import sympy
 import torch
 
 from flambeau_inductor.codegen.triton import reductions
-from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
 from flambeau_inductor.codegen.triton.tiling import lane_axes, row_axes
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
-from flambeau_inductor.ir import CheckIndex, inner_names
+from flambeau_inductor.ir import CheckIndex, Scan, inner_names, scan_direction
 from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
@@ -75,6 +78,8 @@ class _Writer:
         self.rows_fit = _divides(tiling.xblock, self.outer_points)
         self.lanes_fit = bool(self.lane_axes) and _divides(tiling.rblock, self.inner_points)
         self.reduced = 0
+        self.orders: dict[tuple[str, bool], str] = {}
+        self.carried = False
 
     # What TritonOps asks
 
@@ -105,7 +110,7 @@ class _Writer:
 
     def helper(self, name: str) -> str:
         """Have a helper function in the source; returns its name."""
-        self.helpers[name] = HELPERS[name]
+        self.helpers[name] = HELPERS.get(name) or SCAN_HELPERS[name]
         return name
 
     def masks(self, index: sympy.Expr) -> list[str]:
@@ -163,6 +168,13 @@ class _Writer:
             self.helper,
             self.line,
         )
+
+    def start_of(self, scan: Scan) -> str:
+        """What a Scan begins with, in the dtype it is carried in."""
+        dtype = scan.dtype
+        narrow = not dtype.is_floating_point and dtype.itemsize < 4
+        kind = "max" if scan.kind == "logaddexp" else scan.kind
+        return reductions.identity(kind, torch.int32 if narrow else dtype)
 
     # The function
 
@@ -248,8 +260,19 @@ class _Writer:
         row = self.row()
         for reduce in reduces:
             reductions.start(row, reduce, self.dtype_of_value(reduce.value))
-        self.line(f"for start in range(0, {integer_text(self.inner_points)}, RBLOCK):")
+        for scan in body:
+            if isinstance(scan, Scan):
+                narrow = not scan.dtype.is_floating_point and scan.dtype.itemsize < 4
+                kind = TRITON_TYPES[torch.int32 if narrow else scan.dtype]
+                self.line(
+                    f"{scan.name}_carry = tl.full([XBLOCK, 1], {self.start_of(scan)}, {kind})"
+                )
+        points = integer_text(self.inner_points)
+        self.line(f"for start in range(0, {points}, RBLOCK):")
         self.depth += 1
+        if scan_direction(body):
+            self.line(f"start = (({points} + RBLOCK - 1) // RBLOCK - 1) * RBLOCK - start")
+        self.carried = True
         self.lanes("start + tl.arange(0, RBLOCK)[None, :]")
         replay.run(body)
         for reduce in reduces:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_inductor.codegen.triton.scans import scan_tile, sort_order, sorted_tile
 from flambeau_inductor.indexing.expressions import integer_text
 from flambeau_inductor.scalar_ops import install
 
 if TYPE_CHECKING:
     import sympy
 
-    from flambeau_inductor.ir import Integer, Number, Statement
+    from flambeau_inductor.ir import Integer, Number, Scan, Sort, Statement
 
 TRITON_TYPES = {
     torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16",
@@ -117,11 +118,11 @@ class TritonOps:
             text = f"tl.load({text})"
         return f"({text} != 0)" if dtype is torch.bool else text
 
-    def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
+    def store(self, buffer: str, index: sympy.Expr, value: str, mask: str | None) -> None:
         dtype = self.writer.dtype_of(buffer)
         if dtype is torch.bool:
             value = f"{value}.to(tl.uint8)"
-        self.writer.store(buffer, index, value)
+        self.writer.store(buffer, index, value, mask=mask)
 
     def scatter(
         self, mode: str, buffer: str, index: sympy.Expr, value: str, mask: str | None
@@ -140,6 +141,15 @@ class TritonOps:
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         return self.writer.reduce(kind, value, dtype)
+
+    def scan(self, statement: Scan, value: str, dtype: torch.dtype) -> str:
+        return scan_tile(self.writer, statement, value, dtype)
+
+    def sort(self, statement: Sort, value: str, dtype: torch.dtype) -> str:
+        orders, key = self.writer.orders, (value, statement.descending)
+        if key not in orders:
+            orders[key] = sort_order(self.writer, statement, value, dtype)
+        return sorted_tile(statement, value, orders[key], dtype)
 
     # Selection and conversion
 

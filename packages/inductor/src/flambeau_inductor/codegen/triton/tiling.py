@@ -7,7 +7,16 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
-from flambeau_inductor.ir import CheckIndex, Compute, Constant, Load, Store, index_of, operands
+from flambeau_inductor.ir import (
+    CheckIndex,
+    Compute,
+    Constant,
+    Load,
+    Sort,
+    Store,
+    index_of,
+    operands,
+)
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_inductor.split_reduction import PERSISTENT_COLUMN, PERSISTENT_LIMIT
 
@@ -72,6 +81,10 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
         return _pointwise(kernel, points, hints)
     row = _extent(kernel.inner, hints)
     static = all(isinstance(axis.size, int) for axis in kernel.inner)
+    if any(isinstance(statement, Sort) for statement in kernel.body):
+        rblock = _power_of_two(row)
+        xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
+        return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
     if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel):
         xblock, rblock = COLUMN_TILE
         if static and row <= PERSISTENT_COLUMN:

@@ -1,0 +1,126 @@
+"""Scans and sorts of a tile's rows.
+
+    v1 = tl.associative_scan(v0, 1, scan_sum)                   the whole row in the lanes
+
+    v1_carry = tl.full([XBLOCK, 1], 0, tl.float32)              a loop over the row
+    for start in range(0, ...):
+        v1_all = scan_sum(v1_carry, tl.associative_scan(v0, 1, scan_sum))
+        v1_carry = the last lane of v1_all
+
+A sort packs an integer that orders as the value does with the lane's number, so that no two keys
+are equal, and gathers the values by the lanes that come out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from flambeau_inductor.ir import Scan, Sort
+
+HELPERS = {
+    "scan_sum": """
+@triton.jit
+def scan_sum(a, b):
+    return a + b
+""",
+    "scan_prod": """
+@triton.jit
+def scan_prod(a, b):
+    return a * b
+""",
+    "scan_max": """
+@triton.jit
+def scan_max(a, b):
+    return tl.where((b >= a) | (b != b), b, a)
+""",
+    "scan_min": """
+@triton.jit
+def scan_min(a, b):
+    return tl.where((b <= a) | (b != b), b, a)
+""",
+    "scan_logaddexp": """
+@triton.jit
+def scan_logaddexp(a, b):
+    high = tl.where((a > b) | (a != a), a, b)
+    low = tl.where((a > b) | (a != a), b, a)
+    both = high + libdevice.log1p(tl.exp(low - high))
+    return tl.where((a == b) & (tl.abs(a) == float("inf")), a, both)
+""",
+    "float_key": """
+@triton.jit
+def float_key(x):
+    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
+    return tl.where(x != x, 0x7fffffff, tl.where(bits < 0, bits ^ 0x7fffffff, bits))
+""",
+}
+"""How two neighbours combine, and the order of floats as integers: NaN last, zeros equal."""
+
+SORTED_DTYPES = frozenset({
+    torch.float32, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+})  # fmt: skip
+"""What fits beside a position into 64 bits."""
+
+
+class Tiles(Protocol):
+    """The kernel that is written."""
+
+    lanes_fit: bool
+    carried: bool
+
+    def line(self, text: str) -> None: ...
+    def helper(self, name: str) -> str: ...
+    def start_of(self, scan: Scan) -> str: ...
+
+
+def scan_tile(tiles: Tiles, scan: Scan, value: str, dtype: torch.dtype) -> str:
+    """A Scan's tile [XBLOCK, RBLOCK]; in a loop over the row, behind the carry."""
+    rule = tiles.helper(f"scan_{scan.kind}")
+    full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
+    narrow = not dtype.is_floating_point and dtype.itemsize < 4
+    if narrow:
+        full = f"{full}.to(tl.int32)"
+    if scan.reverse and not tiles.lanes_fit:
+        full = f"tl.where(rmask, {full}, {tiles.start_of(scan)})"
+    text = f"tl.associative_scan({full}, 1, {rule}{', reverse=True' if scan.reverse else ''})"
+    if tiles.carried:
+        name = scan.name
+        tiles.line(f"{name}_all = {rule}(tl.broadcast_to({name}_carry, [XBLOCK, RBLOCK]), {text})")
+        last = "0" if scan.reverse else "RBLOCK - 1"
+        at_last = f"tl.arange(0, RBLOCK)[None, :] == {last}"
+        tiles.line(f"{name}_carry = tl.sum(tl.where({at_last}, {name}_all, 0), 1)[:, None]")
+        text = f"{name}_all"
+    if dtype is torch.bool:
+        return f"({text} != 0)"
+    return f"{text}.to(tl.{str(dtype).removeprefix('torch.')})" if narrow else text
+
+
+def sort_order(tiles: Tiles, sort: Sort, value: str, dtype: torch.dtype) -> str:
+    """The lanes in the order of their values, as an int32 tile."""
+    full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
+    key = (
+        f"{tiles.helper('float_key')}({full})"
+        if dtype is torch.float32
+        else (f"{full}.to(tl.int32)")
+    )
+    if sort.descending:
+        key = f"~{key}"
+    if not tiles.lanes_fit:
+        key = f"tl.where(rmask, {key}, 0x7fffffff)"
+    lane = "tl.broadcast_to(tl.arange(0, RBLOCK)[None, :], [XBLOCK, RBLOCK])"
+    name = f"{sort.name}_order"
+    tiles.line(f"{name}_keys = (({key}).to(tl.int64) << 32) | {lane}.to(tl.int64)")
+    tiles.line(f"{name} = (tl.sort({name}_keys, 1) & 0x7fffffff).to(tl.int32)")
+    return name
+
+
+def sorted_tile(sort: Sort, value: str, order: str, dtype: torch.dtype) -> str:
+    """A Sort's tile, given the order of its lanes."""
+    if sort.kind == "positions":
+        return f"{order}.to(tl.int64)"
+    full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
+    if dtype is torch.bool:
+        return f"(tl.gather({full}.to(tl.int32), {order}, 1) != 0)"
+    return f"tl.gather({full}, {order}, 1)"

@@ -1,0 +1,144 @@
+"""Scans and sorts in C++, against the reference evaluator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from run_cpp import I0, I1, K0, R0, R1, Library, axes, params
+
+from flambeau_inductor.ir import (
+    Compute,
+    Constant,
+    IndexValue,
+    Load,
+    LoopKernel,
+    Reduce,
+    Scan,
+    Sort,
+    Store,
+)
+
+F32, F64, I64, I32, U8, BOOL = (
+    torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool,
+)  # fmt: skip
+KINDS = {
+    "sum": (F32, F64, I64, I32),
+    "prod": (F32, I64),
+    "max": (F32, F64, I32, U8, BOOL),
+    "min": (F32, I64),
+    "logaddexp": (F32, F64),
+}
+
+
+def sample(dtype: torch.dtype, count: int) -> torch.Tensor:
+    if dtype is BOOL:
+        return torch.rand(count) < 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(0, 5, (count,), dtype=dtype)
+    x = torch.randn(count, dtype=dtype)
+    special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")], dtype=dtype)
+    x[count // 2 : count // 2 + 5] = special
+    return x
+
+
+def scans(rows, row, index, size):
+    """y[index] = scan over r of x[index], every kind, both ways."""
+    kernels, tensors = {}, {}
+    for kind, dtypes in KINDS.items():
+        for dtype in dtypes:
+            for reverse in (False, True):
+                body = (
+                    Load("v0", dtype, "b0", index),
+                    Scan("v1", dtype, kind, "v0", reverse),
+                    Store("b1", index, "v1"),
+                )
+                name = f"{kind}_{str(dtype)[6:]}_{'down' if reverse else 'up'}"
+                described = params((dtype, "read"), (dtype, "write"))
+                kernels[name] = LoopKernel("cpu", described, (), rows, row, body)
+                x = sample(dtype, size)
+                tensors[name] = [x, torch.zeros_like(x)]
+    return kernels, tensors
+
+
+@pytest.mark.parametrize(
+    ("rows", "row", "index", "size"),
+    [
+        (axes((I0, 5)), axes((R0, 37)), 37 * I0 + R0, 5 * 37),
+        (axes((I0, 70)), axes((R0, 33)), 70 * R0 + I0, 70 * 33),  # columns side by side
+        (axes((I0, 3), (I1, 40)), axes((R0, 4), (R1, 5)), 800 * I0 + 200 * R0 + 40 * R1 + I1, 2400),
+        ((), axes((R0, 200001)), R0, 200001),  # one row that no thread can share
+        (axes((I0, 0)), axes((R0, 4)), 4 * I0 + R0, 10),
+    ],
+    ids=["rows", "columns", "two axes", "one row", "empty"],
+)
+def test_scans(rows, row, index, size):
+    torch.manual_seed(0)
+    kernels, tensors = scans(rows, row, index, size)
+    library = Library(kernels)
+    for name, buffers in tensors.items():
+        library.check(name, buffers)
+
+
+def test_beside_reductions_and_kept_rows():
+    """y = exp(x - max) scanned, less its last sum: three loops, two of which scan."""
+    index = 50 * I0 + R0
+    body = (
+        Load("v0", F32, "b0", index),
+        Reduce("v1", F32, "max", "v0"),
+        Compute("v2", F32, "sub", ("v0", "v1")),
+        Compute("v3", F32, "exp", ("v2",)),
+        Scan("v4", F32, "sum", "v3"),
+        Reduce("v5", F32, "max", "v4"),
+        Reduce("v6", F32, "sum", "v4"),
+        Reduce("v9", I64, "argmax", "v4"),
+        Compute("v7", F32, "sub", ("v4", "v5")),
+        Compute("v8", F32, "div", ("v7", "v6")),
+        Store("b1", index, "v8"),
+        Store("b2", I0, "v9"),
+    )
+    described = params((F32, "read"), (F32, "write"), (I64, "write"))
+    kernel = LoopKernel("cpu", described, (K0,), axes((I0, K0)), axes((R0, 50)), body)
+    library = Library({"k": kernel})
+    buffers = [torch.randn(9 * 50), torch.zeros(9 * 50), torch.zeros(9, dtype=I64)]
+    library.check("k", buffers, (9,))
+
+
+def test_a_constant_is_scanned_in_columns():
+    body = (
+        Constant("v0", F32, 1.5),
+        Scan("v1", F32, "sum", "v0"),
+        Store("b0", 64 * R0 + I0, "v1"),
+    )
+    kernel = LoopKernel("cpu", params((F32, "write")), (), axes((I0, 64)), axes((R0, 9)), body)
+    Library({"k": kernel}).check("k", [torch.zeros(64 * 9)])
+
+
+@pytest.mark.parametrize("row", [2, 7, 8, 9, 100, 1000])
+def test_sorts(row):
+    """The row sorted, the first two positions, and the sum of what is above the middle."""
+    torch.manual_seed(0)
+    kernels, tensors = {}, {}
+    for dtype in (F32, F64, I64, I32, U8, torch.int8, BOOL):
+        for descending in (False, True):
+            name = f"{str(dtype)[6:]}_{'down' if descending else 'up'}"
+            body = (
+                Load("v0", dtype, "b0", row * I0 + R0),
+                Sort("v1", dtype, "values", "v0", descending),
+                Store("b1", row * I0 + R0, "v1"),
+                Sort("v2", I64, "positions", "v0", descending),
+                IndexValue("v3", I64, R0),
+                Constant("v4", I64, 2),
+                Compute("v5", BOOL, "lt", ("v3", "v4")),
+                Store("b2", 2 * I0 + R0, "v2", mask="v5"),
+                Reduce("v6", I64, "sum", "v2"),
+                Store("b3", I0, "v6"),
+            )
+            described = params((dtype, "read"), (dtype, "write"), (I64, "write"), (I64, "write"))
+            kernels[name] = LoopKernel("cpu", described, (), axes((I0, 11)), axes((R0, row)), body)
+            x = sample(dtype, 11 * row + 10)[: 11 * row].clone()
+            tensors[name] = [
+                x, torch.zeros_like(x), torch.zeros(22, dtype=I64), torch.zeros(11, dtype=I64),
+            ]  # fmt: skip
+    library = Library(kernels)
+    for name, buffers in tensors.items():
+        library.check(name, buffers)
