@@ -158,7 +158,7 @@ class CompiledState:
         state = CompiledState(
             function, self.capture_frame, self.backend, self.options, self._continuations
         )
-        state.listener = self._note
+        state.listener = self.note
         state.resolve_backend = self.resolve_backend
         state._with_backend = None
         return state.new_callable()
@@ -166,7 +166,7 @@ class CompiledState:
     def _frame_state(self, function: types.FunctionType) -> CompiledState:
         """The state of a function that is reached below a graph break of this callable."""
         state = CompiledState(function, self.capture_frame, self.backend, self.options)
-        state.listener = self._note
+        state.listener = self.note
         state.resolve_backend = self.resolve_backend
         return state
 
@@ -186,7 +186,7 @@ class CompiledState:
                 defined_at(self.function),
                 "raise it with sys.setrecursionlimit",
             )
-        self._note(Event("eager", str(broken), reason=broken))
+        self.note(Event("eager", str(broken), reason=broken))
         return None
 
     def _entry_for(self, arguments: tuple[Any, ...]) -> Any:
@@ -234,7 +234,7 @@ class CompiledState:
         ):
             text = f"{self.function.__qualname__} ran eagerly: the stance is {stance!r}"
             if not self.events or self.events[-1].text != text:  # not one a call
-                self._note(Event("eager", text, failures=failures))
+                self.note(Event("eager", text, failures=failures))
             return True
         return False
 
@@ -274,10 +274,10 @@ class CompiledState:
         if entry is not None and not made.eager:
             kind = "recompile" if reasons else "capture"
             text = "; ".join(map(str, reasons)) or self.function.__qualname__
-            self._note(Event(kind, text, seconds, made.capture_seconds, reasons, entry=entry.info))
+            self.note(Event(kind, text, seconds, made.capture_seconds, reasons, entry=entry.info))
             seconds = 0.0
         if broken is not None:
-            self._note(
+            self.note(
                 Event("break", str(broken), seconds, made.capture_seconds, reasons, reason=broken)
             )
         if self.options.fullgraph and broken is not None:
@@ -306,7 +306,7 @@ class CompiledState:
             entry.info.assumptions[-1].where,
             "compare with a margin",
         )
-        self._note(Event("eager", str(broken), reason=broken))
+        self.note(Event("eager", str(broken), reason=broken))
         info = EntryInfo(entry.info.guards, entry.info.inputs, skipped=broken)
         return new_entry(entry.program, None, last_resort=True, info=info)
 
@@ -335,7 +335,7 @@ class CompiledState:
                         to_end=not self._is_continuation,
                         handler=handler,
                         guard_filter=self.options.guard_filter_fn,
-                        note=self._note,
+                        note=self.note,
                         violated=self._violated,
                         changed=self._changes.dims(),
                     )
@@ -400,7 +400,7 @@ class CompiledState:
                 f"{name} was compiled {limit} times (recompile_limit); now once for all sizes and "
                 f"numbers. The guard that kept failing: {failing.text}"
             )
-            self._note(Event("generalise", text, failures=reasons))
+            self.note(Event("generalise", text, failures=reasons))
             warnings.warn(f"flambeau: {text}", RuntimeWarning, stacklevel=3)
             return self._compile(compiled, entries, scope, reasons, captured=captured)
         broken = Break(
@@ -410,7 +410,7 @@ class CompiledState:
             defined_at(self.function),
             "make the value that varies a tensor, or raise recompile_limit",
         )
-        self._note(Event("limit", str(broken), failures=reasons, reason=broken))
+        self.note(Event("limit", str(broken), failures=reasons, reason=broken))
         if self.options.fullgraph:
             raise CaptureError(broken)
         if not self._generalised:
@@ -448,7 +448,8 @@ class CompiledState:
                 )
             VIOLATED.add(self, info, assumption_violated(assumption))
 
-    def _note(self, event: Event) -> None:
+    def note(self, event: Event) -> None:
+        """Keep an event, and tell the listener."""
         self.events.append(event)
         if self.listener is not None:
             self.listener(event)

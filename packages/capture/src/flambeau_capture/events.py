@@ -82,7 +82,8 @@ class Event:
     kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call
     as it is), "eager_replay" (its graph raised, so it ran again),
         "violated" (its graph has found data other than was assumed, so another entry serves it),
-        "generalise" (at the limit: an entry for all sizes and numbers follows), "break" or "limit".
+        "generalise" (at the limit: an entry for all sizes and numbers follows), "break", "limit" or
+        "plain_launch" (from the backend: a graph is not launched as a CUDA graph though asked to).
     text: what happened, for people.
     seconds: how long it took, the backend's time included; `capture_seconds` is without it.
     failures: for each entry there was, the guard that kept it from serving the call.

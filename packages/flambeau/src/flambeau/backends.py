@@ -25,9 +25,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flambeau.graph_split import can_be_cut, compile_split_graph, is_data_dependent
+from flambeau.graph_split import (
+    can_be_cut,
+    compile_split_graph,
+    cutting_calls,
+    is_data_dependent,
+)
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, wanted
+from flambeau.plain_launches import PlainLaunches, note_cuts
 from flambeau.report import Fallback, GraphReport, Report, Stopwatch
 from flambeau_autograd import aot
 from flambeau_autograd.reasons import RecordedWrite
@@ -189,7 +195,8 @@ def inductor(context: Context) -> Backend:
                 Stopwatch(graph_report.seconds, "runtime"),
                 recording_cache_use(graph_report.cache),
             ):
-                executable = load(program, context.options.runtime)
+                refused = PlainLaunches(context.report, graph)
+                executable = load(program, context.options.runtime, refused)
             launch = functools.partial(
                 describe_launch, program, executable, context.options.runtime
             )
@@ -283,6 +290,8 @@ def _through_autograd(
             # It may be data-dependent again: a branch of a torch.cond with another in it.
             return compile_any(piece, given, graph_report)
 
+        if context.options.runtime.cuda_graphs == "always":
+            note_cuts(context.report, gm, cutting_calls(gm))
         return compile_split_graph(gm, _checking(compile_piece, context), ends)
 
     return backend

@@ -166,6 +166,7 @@ class Explanation:
         for reason in self.breaks:
             lines.append(f"break: {reason.where}: {reason.cause} [{reason.id}]")
             lines += [f"  hint: {reason.hint}"] * bool(reason.hint)
+        lines += [event for event in self.events if event.startswith("plain_launch: ")]
         for recompile in self.recompiles:
             lines.append(f"recompile, {recompile.seconds:.2f} s, because")
             lines += [f"  {failure}" for failure in recompile.failures]

@@ -60,6 +60,20 @@ def is_data_dependent(gm: fx.GraphModule) -> bool:
     return any(map(_is_untraced, gm.graph.nodes))
 
 
+def cutting_calls(gm: fx.GraphModule) -> list[fx.Node]:
+    """The calls of a graph that run between its pieces."""
+    defined: set[str] = set()
+    result = []
+    for node in gm.graph.nodes:
+        names = set(_unbacked_names(node.meta.get("spec")))
+        defines = bool(names - defined)
+        defined |= names
+        is_call = node.op not in ("placeholder", "get_attr", "output")
+        if is_call and (defines or _is_untraced(node) or _chooses(node.target)):
+            result.append(node)
+    return result
+
+
 def compile_split_graph(
     gm: fx.GraphModule, backend: Backend, ends: Iterable[fx.Node] = ()
 ) -> Callable[..., tuple[Any, ...]]:

@@ -1,7 +1,8 @@
 """What is written while compiling: events of compiled callables and texts of stages, by topic.
 
 FLAMBEAU_LOGS="recompiles,graph_breaks" writes those topics to stderr. Each line also goes to
-Python's logger "flambeau.<topic>", at level INFO, whether or not the variable names it. The topics
+Python's logger "flambeau.<topic>", whether or not the variable names it: at level INFO, or at
+WARNING where the user asked for what did not happen. The topics
 are `environment.LOG_TOPICS`.
 """
 
@@ -22,13 +23,17 @@ if TYPE_CHECKING:
 _OF_EVENT = {
     "capture": "captures", "recompile": "recompiles", "break": "graph_breaks",
     "limit": "graph_breaks", "generalise": "recompiles", "eager": "graph_breaks",
-    "eager_replay": "graph_breaks", "violated": "recompiles",
+    "eager_replay": "graph_breaks", "violated": "recompiles", "plain_launch": "fallbacks",
 }  # fmt: skip
+_WARNINGS = frozenset({"plain_launch"})
+"""Events that are written unasked, by Python's logger: the user asked for what did not happen."""
 
 
-def emit(topic: str, text: str, environment: Environment) -> None:
+def emit(topic: str, text: str, environment: Environment, level: int = logging.INFO) -> None:
     """Write one message, if anyone wants it."""
-    logging.getLogger(f"flambeau.{topic}").info("%s", text)
+    logging.getLogger(f"flambeau.{topic}").log(level, "%s", text)
+    if level >= logging.WARNING:
+        return
     if topic in environment.logs:
         sys.stderr.write(f"flambeau [{topic}] {text}\n")
 
@@ -45,7 +50,9 @@ def listener(name: str, environment: Environment) -> Callable[[Event], None]:
 
     def listen(event: Event) -> None:
         took = f" ({event.seconds:.3f} s)" if event.seconds else ""
-        emit(_OF_EVENT[event.kind], f"{name}: {event.kind}: {event.text}{took}", environment)
+        level = logging.WARNING if event.kind in _WARNINGS else logging.INFO
+        text = f"{name}: {event.kind}: {event.text}{took}"
+        emit(_OF_EVENT[event.kind], text, environment, level)
         if event.entry is not None and wanted("guards", environment):
             for guard in event.entry.guards:
                 where = f" (read at {guard.where})" if guard.where else ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture import state_of
+from flambeau_capture.events import Event
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_runtime import CacheUse
 
@@ -53,6 +54,17 @@ class Report:
         self.name = name
         self._graphs: list[GraphReport] = []
         self._lock = fork_safe_lock()
+        self.note: Callable[[Event], None] | None = None
+        """Keeps an event of the compiled callable, once that is there."""
+        self._noted: set[str] = set()
+
+    def note_once(self, kind: str, text: str) -> None:
+        """Keep an event, unless there is an equal one."""
+        with self._lock:
+            if text in self._noted or self.note is None:
+                return
+            self._noted.add(text)
+        self.note(Event(kind, text))
 
     @property
     def graphs(self) -> tuple[GraphReport, ...]:
@@ -92,6 +104,13 @@ _REPORTS_LOCK = fork_safe_lock()
 
 def attach_report(compiled: Callable[..., Any], report: Report) -> None:
     """Keep a compiled callable's report for as long as the callable lives."""
+    state = weakref.ref(state_of(compiled))
+
+    def note(event: Event) -> None:
+        if (living := state()) is not None:
+            living.note(event)
+
+    report.note = note
     with _REPORTS_LOCK:
         _REPORTS[state_of(compiled)] = report
 

@@ -42,18 +42,25 @@ class CheckedExecutable:
         return self.run.spend(args)  # type: ignore[attr-defined, no-any-return]
 
 
-def load(program: Program, options: RuntimeOptions | None = None) -> Executable:
+def load(
+    program: Program,
+    options: RuntimeOptions | None = None,
+    on_refusal: Callable[[str], None] | None = None,
+) -> Executable:
     """Build the program's kernels and return the callable that runs it: `run(*inputs) -> tuple`.
 
     The callable may be called from any number of threads. It runs below autograd: nothing it does
     is recorded. `run.spend(list)` is a call with the items of a list, which it empties: if nobody
     else holds them, an input that the program frees is gone after its last use.
+
+    `on_refusal` is told why a Program on a GPU is not launched as a CUDA graph where
+    `cuda_graphs="always"`; by default that is logged.
     """
     options = options or RuntimeOptions()
     if options.debug:
         check_program(program)
     kernels = load_kernels(program, options)
-    run = make_executor(program, kernels, options)
+    run = make_executor(program, kernels, options, on_refusal)
     return CheckedExecutable(program, run) if options.debug else run
 
 
@@ -78,14 +85,20 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
     return addresses
 
 
-def make_executor(program: Program, kernels: dict[str, Any], options: RuntimeOptions) -> Executable:
+def make_executor(
+    program: Program,
+    kernels: dict[str, Any],
+    options: RuntimeOptions,
+    on_refusal: Callable[[str], None] | None = None,
+) -> Executable:
     """The C executor, or the Python one where C cannot be used or Python is asked for."""
     if options.executor not in ("auto", "c", "python"):
         raise ValueError(f"unknown executor {options.executor!r}; known are auto, c, python")
     if options.executor != "python":
         core = native.core()
         if core is not None:
-            return launcher_of(program, Assembler(program, kernels, core).assemble(), core, options)
+            executor = Assembler(program, kernels, core).assemble()
+            return launcher_of(program, executor, core, options, on_refusal)
         if options.executor == "c":
             raise RuntimeError(f"the C executor cannot be used: {native.unavailable()}")
     return PythonExecutor(program, kernels, native.below_autograd_keyset())

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from flambeau_runtime.graph_launch.policy import LaunchPolicy
 from flambeau_runtime.graph_launch.record import Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from flambeau_runtime.options import RuntimeOptions
@@ -32,13 +34,21 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def launcher_of(program: Program, executor: Any, core: ModuleType, options: RuntimeOptions) -> Any:
+def launcher_of(
+    program: Program,
+    executor: Any,
+    core: ModuleType,
+    options: RuntimeOptions,
+    on_refusal: Callable[[str], None] | None = None,
+) -> Any:
     """The executor, behind a launcher if the Program can be launched as a CUDA graph and the
-    options allow it.
+    options allow it. `on_refusal` is told, now or later, why a Program on a GPU is launched kernel
+    by kernel though the options ask for a graph always; by default that is logged.
     """
     reason = why_plain(program, options)
-    if reason is not None and options.cuda_graphs == "always":
-        _LOG.warning("%s is launched kernel by kernel: %s", program.name, reason)
+    tell = on_refusal or functools.partial(_log, program.name)
+    if reason is not None and options.cuda_graphs == "always" and _uses_gpu(program):
+        tell(reason)
     if reason is not None or core.use_count(torch.empty(1)) is None:
         return executor
     gpus = (torch.device(tensor.device) for tensor in program.tensors)
@@ -47,7 +57,7 @@ def launcher_of(program: Program, executor: Any, core: ModuleType, options: Runt
     always = options.cuda_graphs == "always"
     recorder = Recorder(program, executor, core, index)
     gpu = Gpu(core, index, calls_libraries=recorder.calls_libraries)
-    policy = LaunchPolicy(program, executor, core, gpu, recorder, always=always)
+    policy = LaunchPolicy(program, executor, core, gpu, recorder, always=always, tell=tell)
     launcher = core.Launcher(executor, index, policy, gpu.settings)
     policy.attach(launcher)
     return launcher
@@ -62,9 +72,17 @@ def why_plain(program: Program, options: RuntimeOptions) -> str | None:
 
 def describe_launch(program: Program, run: Any, options: RuntimeOptions) -> str | None:
     """How what `load` returned is launched, in a line; None for a Program without GPU memory."""
-    if not any(tensor.device.startswith("cuda") for tensor in program.tensors):
+    if not _uses_gpu(program):
         return None
     policy = getattr(getattr(run, "run", run), "policy", None)
     if policy is None:
         return f"{program.name}: launched kernel by kernel: {why_plain(program, options)}"
     return f"{program.name}: {policy.describe()}"
+
+
+def _uses_gpu(program: Program) -> bool:
+    return any(tensor.device.startswith("cuda") for tensor in program.tensors)
+
+
+def _log(name: str, reason: str) -> None:
+    _LOG.warning("%s is launched kernel by kernel: %s", name, reason)

@@ -35,6 +35,23 @@ _MAX_SYMBOLS = 64
 """What csrc/launcher.c compares on each call."""
 
 
+class Refusal(str):
+    """Why a Program is not recorded, in words; `op` is the operator that is why ("aten.mm.out"), or
+    "".
+    """
+
+    __slots__ = ("op",)
+    op: str
+
+    def __new__(cls, text: str, op: str = "") -> Refusal:
+        result = super().__new__(cls, text)
+        result.op = op
+        return result
+
+
+ON_THE_CPU = "it uses tensors of the CPU"
+
+
 def refusal(program: Program, *, any_operator: bool) -> str | None:
     """Why the Program cannot be recorded, or None. Operators of others than ATen may do anything on
     the host; they are recorded only if `any_operator` is asked for.
@@ -44,7 +61,7 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
     if not devices:
         return "it uses no tensor"
     if any(torch.device(device).type != "cuda" for device in devices):
-        return "it uses tensors of the CPU"
+        return ON_THE_CPU
     if len(devices) > 1:
         return f"it uses several devices ({', '.join(sorted(devices))})"
     if any(symbol.is_float for symbol in program.symbols):
@@ -57,7 +74,7 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
         if isinstance(step, Extern):
             reason = _operator_refusal(step.op, any_operator=any_operator)
             if reason is not None:
-                return reason
+                return Refusal(reason, step.op)
     return None
 
 

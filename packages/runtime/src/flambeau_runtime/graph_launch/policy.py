@@ -15,7 +15,6 @@ their number is bounded by how often recordings are used.
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections import Counter, OrderedDict
@@ -29,14 +28,12 @@ from flambeau_runtime.graph_launch.record import CannotRecord, Recorded
 from flambeau_runtime.program import Extern, Launch
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
     from types import ModuleType
 
     from flambeau_runtime.graph_launch.device import Gpu, Timing
     from flambeau_runtime.graph_launch.record import Recorder
     from flambeau_runtime.program import Program
-
-_LOG = logging.getLogger(__name__)
 
 TIMED_CALL = 3
 """The call that is timed: the ones before it load libraries and choose algorithms."""
@@ -121,17 +118,20 @@ class LaunchPolicy:
         recorder: Recorder,
         *,
         always: bool,
+        tell: Callable[[str], None],
     ) -> None:
         self.program = program
         self.executor = executor
         self.core = core
         self.gpu = gpu
         self.always = always
+        self.tell = tell
         self.recorder = recorder
         self.situations: OrderedDict[Key, Situation] = OrderedDict()
         self.made = 0
         self.launcher: Any = None
         self.refusal: str | None = None
+        self.postponed = "it was not called"
         self.launches = sum(isinstance(step, Launch | Extern) for step in program.steps)
         self._busy = threading.Lock()
 
@@ -144,8 +144,10 @@ class LaunchPolicy:
         launched plainly.
         """
         stream = self.gpu.current_stream()
-        if self.gpu.is_capturing(stream) or not self._busy.acquire(blocking=False):
-            return self.executor(*args)
+        if self.gpu.is_capturing(stream):
+            return self._postpone("the caller captures its stream", args)
+        if not self._busy.acquire(blocking=False):
+            return self._postpone("another thread called it at the same time", args)
         try:
             return self._call(stream, args)
         finally:
@@ -155,18 +157,22 @@ class LaunchPolicy:
         symbols = self.core.read_symbols(self.executor, *args)
         settings = self.gpu.read_settings()
         if settings is None:  # the launcher could not tell which recording serves
-            return self.executor(*args)
+            return self._postpone("torch refuses to read the settings of libraries", args)
         situation = self._situation((stream, symbols, settings))
         situation.calls += 1
         if situation.verdict is not None:
             return self.executor(*args)
         self._note_addresses(situation, args)
-        if situation.calls < self._timed_call():
-            return self.executor(*args)
+        timed_call = self._timed_call()
         if situation.timing is None:
+            self.postponed = f"call {timed_call + 1} with equal sizes on one stream may be"
+            if situation.calls < timed_call:
+                return self.executor(*args)
             return self._timed(situation, args)
-        if not self._wanted(situation) or self._others_may_draw():
+        if not self._wanted(situation):
             return self.executor(*args)
+        if (thread := self._other_that_may_draw()) is not None:
+            return self._postpone(f"another thread may draw random numbers ({thread})", args)
         return self._record(situation, stream, settings, args)
 
     def describe(self) -> str:
@@ -179,7 +185,13 @@ class LaunchPolicy:
             copies = f", which copies {copied:,} bytes of inputs" if copied else ""
             return f"launched as one CUDA graph ({len(records)} recorded){copies}"
         verdicts = [each.verdict for each in self.situations.values() if each.verdict]
-        return f"launched kernel by kernel: {verdicts[0] if verdicts else 'not yet recorded'}"
+        reason = verdicts[0] if verdicts else f"not yet recorded: {self.postponed}"
+        return f"launched kernel by kernel: {reason}"
+
+    def _postpone(self, why: str, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Launch a call plainly that is not recorded for a reason that may pass."""
+        self.postponed = why
+        return self.executor(*args)
 
     # What is known of the calls
 
@@ -237,6 +249,7 @@ class LaunchPolicy:
         assert timing is not None
         device = timing.device()
         if device is None:
+            self.postponed = "the device was still busy with the timed call"
             return False
         if device <= HOST_BOUND * timing.host + LAST_KERNEL or self.launches * GAP >= GAIN * device:
             return True
@@ -246,12 +259,15 @@ class LaunchPolicy:
         )
         return False
 
-    def _others_may_draw(self) -> bool:
-        """Whether another thread may draw random numbers during a recording, which would fail."""
+    def _other_that_may_draw(self) -> str | None:
+        """The name of another thread that may draw random numbers during a recording, which would
+        fail; None if there is none, or if the Program draws none.
+        """
         if not self.recorder.random:
-            return False
+            return None
         here = threading.current_thread()
-        return any(not (each is here or each.daemon) for each in threading.enumerate())
+        others = (each for each in threading.enumerate() if not (each is here or each.daemon))
+        return next((each.name for each in others), None)
 
     def _note_held(self, situation: Situation) -> None:
         """Outputs in place that the caller keeps holding go to fresh memory from now on."""
@@ -270,7 +286,7 @@ class LaunchPolicy:
         """Record this call and replay it; launch it plainly where that cannot be."""
         paid = sum(each.hits for each in self.launcher.recordings) // HITS_PER_RECORDING
         if self.made >= FREE_RECORDINGS + paid:
-            return self.executor(*args)
+            return self._postpone(f"the {self.made} recordings made were too rarely replayed", args)
         try:
             staged = self._staged(situation, args)
             if staged is None:
@@ -280,9 +296,12 @@ class LaunchPolicy:
             recorded = self.recorder.record(args, stream, settings, staged, in_place)
         except CannotRecord as reason:
             self._give_up(str(reason))
+            if self.always:
+                self.tell(str(reason))
             return self.executor(*args)
         if recorded is None:
-            return self.executor(*args)
+            busy = "another thread records for the stream, or memory comes from the caller's pool"
+            return self._postpone(busy, args)
         self.made += 1
         situation.misses = 0
         # Before other threads can find it: what it hands out in place is ours.
@@ -323,6 +342,8 @@ class LaunchPolicy:
 
     def _stay_plain(self, situation: Situation, verdict: str) -> None:
         situation.verdict = verdict
+        if self.always:
+            self.tell(verdict)
         if not self.program.symbols and len(self.situations) == 1:
             self._give_up(verdict)
 
@@ -330,5 +351,3 @@ class LaunchPolicy:
         """Launch every later call plainly."""
         self.refusal = reason
         self.launcher.launch_plainly()
-        level = logging.WARNING if self.always else logging.DEBUG
-        _LOG.log(level, "%s is launched kernel by kernel: %s", self.program.name, reason)

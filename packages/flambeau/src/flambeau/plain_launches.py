@@ -1,0 +1,83 @@
+"""Events of graphs that are launched kernel by kernel though the options ask for CUDA graphs.
+
+model.py:12: launched kernel by kernel: aten.nonzero.default waits for the device ...
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flambeau_runtime.graph_launch.eligibility import ON_THE_CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import fx
+
+    from flambeau.report import Report
+    from flambeau_prims.graph import Graph, Node, Value
+
+
+class PlainLaunches:
+    """Told why a Program of a graph is launched plainly, it notes that with the user's line."""
+
+    def __init__(self, report: Report, graph: Graph) -> None:
+        self.report = report
+        lines = [(str(node.op), node.where) for node in graph.nodes if node.where]
+        on_cpu = (node.where for node in graph.nodes if node.where and any(_on_cpu(node)))
+        self._of_operators: dict[str, str] = {}
+        for operator, where in lines:
+            self._of_operators.setdefault(_without_out(operator), str(where))
+        self._on_cpu = str(next(on_cpu, ""))
+        self._foreign = next((str(where) for op, where in lines if not _is_ours(op)), "")
+
+    def __call__(self, reason: str) -> None:
+        where = self._line(reason)
+        place = f"{where}: " if where else ""
+        text = f"{place}launched kernel by kernel, not as a CUDA graph: {reason}"
+        self.report.note_once("plain_launch", text)
+
+    def _line(self, reason: str) -> str:
+        """The user's line that is why, as far as that is known."""
+        if reason == ON_THE_CPU:
+            return self._on_cpu
+        operator = _without_out(getattr(reason, "op", ""))
+        return self._of_operators.get(operator, "") or self._foreign
+
+
+def note_cuts(report: Report, gm: fx.GraphModule, calls: list[fx.Node]) -> None:
+    """Note the calls that run between the CUDA graphs of a graph that was cut there."""
+    if not any(_is_gpu(node.meta.get("spec")) for node in gm.graph.nodes):
+        return
+    for node in calls:
+        where = node.meta.get("where", "")
+        place = f"{where}: " if where else ""
+        name = getattr(node.target, "__name__", str(node.target))
+        text = f"{place}{name} runs between CUDA graphs: what follows depends on its data"
+        report.note_once("plain_launch", text)
+
+
+def _on_cpu(node: Node) -> Iterator[bool]:
+    """Of each tensor of a call but attention's idle seeds: is it on the CPU?"""
+    if "attention" in str(node.op):
+        return
+    values: list[Value | None] = [*node.operands(), *node.outputs]
+    for value in values:
+        if value is not None:
+            yield value.spec.device.type == "cpu"
+
+
+def _is_ours(operator: str) -> bool:
+    return operator.startswith(("aten.", "prims."))
+
+
+def _without_out(operator: str) -> str:
+    """The operator without its overload: a call may become its out= variant."""
+    return ".".join(operator.split(".")[:2])
+
+
+def _is_gpu(spec: Any) -> bool:
+    if isinstance(spec, (list, tuple)):
+        return any(map(_is_gpu, spec))
+    device = getattr(spec, "device", None)
+    return device is not None and device.type == "cuda"
