@@ -3,6 +3,7 @@
 python -m tools.bench first-call [--case bert ...] [--repeats 3]   s of a first call, empty caches
 python -m tools.bench calls                            us per call when the graph does nothing
 python -m tools.bench steady [--case bert ...]         ms per call once compiled
+python -m tools.bench host                             us per library call of a chain of tiny ones
 python -m tools.bench dynamic                          first call with dynamic=True against static
 ... --device cuda                                      the same on a GPU
 python -m tools.bench gpu [--case bert_1x8 ...]        ms per call on a GPU, both modes of each
@@ -23,6 +24,8 @@ from rich.table import Table
 from tools.bench.cases import CASES
 from tools.bench.gpu import CANDIDATES, fill_caches, memory_table, time_table
 from tools.bench.gpu_cases import GPU_CASES
+from tools.bench.host_cases import CALLS as HOST_CALLS
+from tools.bench.host_cases import HOST_CASES
 from tools.bench.kernel_cases import KERNEL_CASES
 from tools.bench.kernels import kernel_table
 from tools.bench.timing import cold, interleave
@@ -87,6 +90,33 @@ def steady(arguments: argparse.Namespace, table: Table) -> None:
         table.add_row(
             name,
             *(f"{value * 1e3:.4f}" for value in seconds.values()),
+            f"{seconds['flambeau'] / seconds['eager']:.3f}",
+            f"{seconds['flambeau'] / seconds['torch']:.3f}",
+        )
+
+
+def host(arguments: argparse.Namespace, table: Table) -> None:
+    """Time per library call of a program that is limited by them, launched call by call."""
+    import flambeau
+
+    columns(table, "call", "eager us", "flambeau us", "torch.compile us", "to eager", "to torch")
+    for name in arguments.case or HOST_CASES:
+        case = HOST_CASES[name](arguments.device)
+        with torch.no_grad():
+            ours = flambeau.compile(case.program, options={"cuda_graphs": "never"})
+            theirs = torch.compile(case.program)
+            seconds = interleave(
+                {
+                    "eager": lambda case=case: case.call(case.program),
+                    "flambeau": lambda case=case, f=ours: case.call(f),
+                    "torch": lambda case=case, f=theirs: case.call(f),
+                },
+                device=arguments.device,
+                rounds=arguments.rounds,
+            )
+        table.add_row(
+            name,
+            *(f"{value / HOST_CALLS * 1e6:.2f}" for value in seconds.values()),
             f"{seconds['flambeau'] / seconds['eager']:.3f}",
             f"{seconds['flambeau'] / seconds['torch']:.3f}",
         )
@@ -168,6 +198,7 @@ def main() -> None:
         "first-call": first_call,
         "calls": calls,
         "steady": steady,
+        "host": host,
         "dynamic": dynamic,
         "gpu": gpu,
         "memory": memory,
