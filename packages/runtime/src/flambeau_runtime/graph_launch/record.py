@@ -9,7 +9,9 @@ new pool, which only later recordings share.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
+import os
 import threading
 import weakref
 from array import array
@@ -87,13 +89,18 @@ class _Memory:
     """Keeps a recording's graph and pools alive; dropped from the last to the first.
 
     Freeing them synchronises with the device, which ends a capture that the caller is in the middle
-    of: what the collector drops there is freed by the next recording.
+    of: what the collector drops there is freed by the next recording. A forked process cannot ask
+    the driver for anything, and torch ends it if it tries: there they are never freed.
     """
 
     def __init__(self, *items: Any) -> None:
         self.items = items
+        self.process = os.getpid()
 
     def __del__(self) -> None:
+        if self.process != os.getpid():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.items))
+            return
         with contextlib.suppress(Exception):  # at the interpreter's end torch may be gone
             if torch.cuda.is_current_stream_capturing():
                 _DEFERRED.append(self.items)
@@ -198,7 +205,9 @@ class Recorder:
                 with capturing(self.core, arena) as graph:
                     capture = _Capture(self, args, arena.side.cuda_stream, staged, in_place)
                 return capture.finish(graph, stream, settings, arena)
-        except RuntimeError as error:
+        except CannotRecord:
+            raise
+        except Exception as error:  # what a call raises in a capture alone is not the caller's
             first_line, _, _ = str(error).partition("\n")
             raise CannotRecord(f"recording failed: {first_line}") from error
 
