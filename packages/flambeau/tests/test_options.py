@@ -14,6 +14,7 @@ import torch
 import flambeau
 from flambeau.environment import Environment, read_environment
 from flambeau.options import MISSING_FROM_MODES, MODES, STAGES, Options, known_options, resolve
+from flambeau_inductor import InductorOptions
 from flambeau_runtime import RuntimeOptions
 
 
@@ -69,7 +70,8 @@ def test_a_mode_sets_how_programs_are_launched_on_a_gpu(mode: str | None) -> Non
         "max-autotune-no-cudagraphs": "never",
     }
     runtime = RuntimeOptions(cuda_graphs=launched[mode])
-    assert resolved(mode=mode) == Options(runtime=runtime)
+    inductor = InductorOptions(max_autotune=mode in MISSING_FROM_MODES)
+    assert resolved(mode=mode) == Options(runtime=runtime, inductor=inductor)
 
 
 @pytest.mark.parametrize("mode", [None, "default", "reduce-overhead"])
@@ -81,14 +83,15 @@ def test_a_complete_mode_says_nothing(mode: str | None, recwarn: pytest.Warnings
 @pytest.mark.parametrize(
     ("mode", "missing"),
     [
-        ("max-autotune", "kernels are not tuned by measurement"),
-        ("max-autotune-no-cudagraphs", "kernels are not tuned by measurement"),
+        ("max-autotune", "kernels for CPUs are not tuned by measurement"),
+        ("max-autotune-no-cudagraphs", "kernels for CPUs are not tuned by measurement"),
     ],
 )
 def test_a_mode_that_is_not_implemented_says_so_once(
     mode: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flambeau.options._ANNOUNCED", {})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     flambeau.compile(torch.sin, mode=mode, disable=True)  # nothing is compiled: nothing to say
     with pytest.warns(RuntimeWarning) as warned:
         compiled = flambeau.compile(torch.neg, mode=mode)

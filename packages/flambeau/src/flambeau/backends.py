@@ -19,11 +19,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import warnings
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
 
 from flambeau.graph_split import (
     can_be_cut,
@@ -50,14 +53,15 @@ from flambeau_runtime import (
     program_json,
     recording_cache_use,
 )
+from flambeau_runtime.tuning.cuda_bench import CudaBench
+from flambeau_runtime.tuning.tuner import MeasuringTuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import torch
-
     from flambeau.options import Options
     from flambeau_prims.graph import Graph
+    from flambeau_runtime.tuning.contest import Tuner
 
 Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
 Backend: TypeAlias = "Callable[[torch.fx.GraphModule, list[Any]], Compiled]"
@@ -178,13 +182,20 @@ def inductor(context: Context) -> Backend:
     """Fused kernels: autograd, inductor and runtime in a row."""
 
     environment = context.options.environment
+    tuner = tuner_of(context)
 
     def compiler_for(graph_report: GraphReport) -> GraphCompiler:
         def compiler(graph: Graph, kind: str) -> Compiled:
             _dump(context, f"{graph.name}.{kind}.graph", lambda: graph)
-            with Stopwatch(graph_report.seconds, "inductor"):
+            with (
+                Stopwatch(graph_report.seconds, "inductor"),
+                recording_cache_use(graph_report.cache),
+            ):
                 program = compile_graph(
-                    graph, context.options.inductor, spends_inputs=kind == "backward"
+                    graph,
+                    context.options.inductor,
+                    spends_inputs=kind == "backward",
+                    tuner=tuner,
                 )
             _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
             _dump(context, f"{graph.name}.{kind}.program.json", lambda: program_json.dumps(program))
@@ -206,6 +217,22 @@ def inductor(context: Context) -> Backend:
         return compiler
 
     return _through_autograd(context, compiler_for)
+
+
+def tuner_of(context: Context) -> Tuner | None:
+    """Who measures kernels, if the options ask for it; the results go to stderr."""
+    runtime, environment = context.options.runtime, context.options.environment
+    if not context.options.inductor.tunes or not torch.cuda.is_available():
+        return None
+
+    def report(table: str) -> None:
+        emit("autotune", table, environment)
+        if "autotune" not in environment.logs:
+            sys.stderr.write(f"{table}\n")
+
+    return MeasuringTuner(
+        CudaBench(runtime), runtime, seconds=runtime.max_autotune_seconds, report=report
+    )
 
 
 @_builtin

@@ -13,6 +13,7 @@
 
 | topic of `FLAMBEAU_LOGS` | what is written |
 |---|---|
+| `autotune` | each table of measured kernels (written to stderr without this topic, too) |
 | `captures` | each capture and its seconds |
 | `recompiles` | each recompilation, the guards that failed and the lines that they protect |
 | `graph_breaks` | each graph break; calls that run eagerly after the recompile limit |
@@ -46,7 +47,8 @@ class Environment:
 
 
 LOG_TOPICS = (
-    "captures", "fallbacks", "graph_breaks", "graph_code", "guards", "output_code", "recompiles",
+    "autotune", "captures", "fallbacks", "graph_breaks", "graph_code", "guards", "output_code",
+    "recompiles",
 )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from collections import abc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flambeau.environment import Environment
 from flambeau_autograd import AutogradOptions
 from flambeau_capture import CaptureOptions
@@ -29,16 +31,16 @@ if TYPE_CHECKING:
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": "always"},
-    "max-autotune": {"cuda_graphs": "always"},
-    "max-autotune-no-cudagraphs": {"cuda_graphs": "never"},
+    "max-autotune": {"cuda_graphs": "always", "max_autotune": True},
+    "max-autotune-no-cudagraphs": {"cuda_graphs": "never", "max_autotune": True},
 }
 """What each mode sets, under torch.compile's names."""
 
 MISSING_FROM_MODES = {
-    "max-autotune": "kernels are not tuned by measurement",
-    "max-autotune-no-cudagraphs": "kernels are not tuned by measurement",
+    "max-autotune": "kernels for CPUs are not tuned by measurement",
+    "max-autotune-no-cudagraphs": "kernels for CPUs are not tuned by measurement",
 }
-"""What is not implemented yet of a mode."""
+"""What is not implemented yet of a mode, for processes without a GPU."""
 
 _ANNOUNCED: dict[str, object] = {}
 """The modes that this process was warned of."""
@@ -136,6 +138,8 @@ def resolve(
 
 def announce_mode(mode: str | None) -> None:
     """Warn, once per process, that a mode is implemented in part; the caller's caller is named."""
+    if torch.cuda.is_available():
+        return
     missing, caller = MISSING_FROM_MODES.get(mode or "default"), object()
     # setdefault is atomic: of several threads one warns.
     if missing is not None and _ANNOUNCED.setdefault(str(mode), caller) is caller:

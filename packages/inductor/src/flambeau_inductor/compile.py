@@ -9,12 +9,14 @@ from flambeau_inductor.emit_program import build_kernels, emit_program
 from flambeau_inductor.ir import format_kernel
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
+from flambeau_inductor.tuning.tune import tune
 
 if TYPE_CHECKING:
     from flambeau_inductor.codegen.base import KernelBackend
     from flambeau_inductor.scheduler.fusion import Refusal
     from flambeau_prims.graph import Graph
     from flambeau_runtime.program import Program
+    from flambeau_runtime.tuning.contest import Tuner
 
 
 def compile_graph(
@@ -23,15 +25,20 @@ def compile_graph(
     *,
     backends: dict[str, KernelBackend] | None = None,
     spends_inputs: bool = False,
+    tuner: Tuner | None = None,
 ) -> Program:
     """The Program that computes a functional graph of primitives and ATen calls (border 2 of
     docs/architecture.md).
 
     `backends` (device type -> code generator) replaces the registered generators. `spends_inputs`:
-    the caller hands its references over, and inputs are freed after their last use.
+    the caller hands its references over, and inputs are freed after their last use. `tuner`
+    measures what the options ask to measure; without one nothing is.
     """
     options = options or InductorOptions()
-    return emit_program(schedule_graph(graph, options, spends_inputs), options, backends)
+    schedule = schedule_graph(graph, options, spends_inputs)
+    if tuner is not None and options.tunes:
+        schedule = tune(schedule, options, tuner, spends_inputs)
+    return emit_program(schedule, options, backends)
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,16 @@ def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, Sch
     lowered = schedule.lowered
     dtypes = {name: buffer.spec.dtype for name, buffer in lowered.buffers.items()}
     kernels = {
-        step: build_kernel(
-            group,
-            schedule.memory.internal,
-            dtypes,
-            lowered.sizes,
-            options,
-            schedule.memory.overwritten(step),
+        step: replace(
+            build_kernel(
+                group,
+                schedule.memory.internal,
+                dtypes,
+                lowered.sizes,
+                options,
+                schedule.memory.overwritten(step),
+            ),
+            tiling=group.tiling,
         )
         for step, group in enumerate(schedule.groups)
         if not group.is_extern
@@ -69,6 +72,7 @@ class _Emitter:
         self.view_count = 0
         self.sources: list[rt.Source] = []
         self.kernels: list[rt.Kernel] = []
+        self.scratch: dict[str, int] = {}
 
     def emit(self) -> rt.Program:
         lowered, memory = self.lowered, self.schedule.memory
@@ -82,7 +86,7 @@ class _Emitter:
             if group.is_extern:
                 self.extern(group.nodes[0])  # type: ignore[arg-type]
             elif step in launches:
-                self.steps.append(launches[step])
+                self.launch(launches[step])
             for name in memory.free[step]:
                 self.free(name)
             self.drop_views(memory.free[step], step)
@@ -116,8 +120,30 @@ class _Emitter:
             self.kernels += [
                 replace(kernel, source=kernel.source + base) for kernel in emitted.kernels
             ]
+            self.scratch |= {
+                kernel.name: kernel.meta["scratch"]
+                for kernel in emitted.kernels
+                if "scratch" in kernel.meta
+            }
             result.update(zip(steps, emitted.launches, strict=True))
         return result
+
+    def launch(self, launch: rt.Launch) -> None:
+        """A launch, with scratch memory for all programs if its kernel asks for any."""
+        scratch = self.scratch.get(launch.kernel, 0)
+        if not scratch:
+            self.steps.append(launch)
+            return
+        (programs,) = launch.grid
+        assert isinstance(programs, int) and not launch.ints, launch
+        name = f"scratch{len(self.steps)}"
+        device = self.tensors[launch.buffers[0]].device
+        self.tensors[name] = rt.Tensor(name, (programs * scratch,), (1,), "uint8", device)
+        self.steps += [
+            rt.Allocate(name),
+            replace(launch, buffers=(*launch.buffers, name)),
+            rt.Free(name),
+        ]
 
     # Tensors
 

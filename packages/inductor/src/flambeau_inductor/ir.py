@@ -44,6 +44,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from flambeau_inductor.indexing.expressions import Integer, free_names
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     import sympy
     import torch
 
@@ -225,12 +227,16 @@ class LoopKernel:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledKernel:
-    """One launch of a LoopKernel: the tensors for its params, and Dims (ints or text) for sizes."""
+    """One launch of a LoopKernel: the tensors for its params, and Dims (ints or text) for sizes.
+
+    `tiling` is how a code generator is to cut it, in that generator's terms; None: as it chooses.
+    """
 
     kernel: LoopKernel
     buffers: tuple[str, ...]
     ints: tuple[int | str, ...]
     device: str  # "cpu" or "cuda:0"
+    tiling: Hashable | None = None
 
 
 # 3. Text

@@ -41,6 +41,8 @@ class LoopNest:
     body: Body
     label: str
     where: str = ""
+    keeps_casts: bool = False
+    """Whether its values are rounded where it says so, though wider ones are at hand."""
     loads: dict[str, list[Load | Store]] = field(init=False)
     """By buffer, what reads it: a scatter changes what is there."""
     stores: dict[str, list[Store]] = field(init=False)

@@ -47,5 +47,42 @@ class InductorOptions:
     equal layers rather share one kernel.
     """
 
+    max_autotune: bool = False
+    """`max_autotune_gemm` and `max_autotune_pointwise`."""
+
+    max_autotune_gemm: bool = False
+    """On a GPU, measure ways to multiply matrices: the library's kernel and a kernel for what is
+    done with its result, or kernels of our own for both.
+    """
+
+    max_autotune_gemm_backends: str = "ATEN,TRITON"
+    """Which of these are measured; with only one of them, measuring is among its ways. "ATEN" is
+    used where there is no other way, too.
+    """
+
+    max_autotune_pointwise: bool = False
+    """On a GPU, measure tile sizes and warps of the kernels for loop nests."""
+
+    coordinate_descent_tuning: bool = False
+    """Go on from the fastest of what was measured, changing one number at a time."""
+
+    max_autotune_candidates: int = 16
+    """At most this many kernels of our own are measured for one matrix product."""
+
     debug_checks: bool = False
     """Run the border checkers of `check.py` between passes."""
+
+    @property
+    def tunes_gemm(self) -> bool:
+        """Whether matrix products are measured."""
+        return self.max_autotune or self.max_autotune_gemm
+
+    @property
+    def tunes_pointwise(self) -> bool:
+        """Whether kernels for loop nests are measured."""
+        return self.max_autotune or self.max_autotune_pointwise
+
+    @property
+    def tunes(self) -> bool:
+        """Whether anything is measured."""
+        return self.tunes_gemm or self.tunes_pointwise or self.coordinate_descent_tuning

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 import torch
+from matmul_cases import matmul_cases
 
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling
 from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol
@@ -30,6 +31,7 @@ from flambeau_inductor.scalar_ops import SCALAR_OPS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
     from flambeau_inductor.ir import Statement
 
 F32, F64, I64, I32, BOOL, BF16 = (
@@ -96,7 +98,7 @@ class Case:
     buffers: list[torch.Tensor]
     ints: tuple[int, ...] = ()
     relative_error: float = 1e-5
-    tiling: Tiling | None = None
+    tiling: Tiling | MatmulTiling | None = None
     """Tile sizes, where the kernel's own choice would not show the form that is tested."""
 
 
@@ -135,6 +137,7 @@ def all_cases() -> Iterator[Case]:
     yield from scan_cases(5, 50, Tiling(2, 16))
     yield from scan_cases(4, 64, Tiling(2, 16))
     yield column_scan(70, 101)
+    yield from matmul_cases()
 
 
 def operands(dtype: torch.dtype, count: int, op: str) -> list[torch.Tensor]:

@@ -17,10 +17,12 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
     from flambeau_inductor.codegen.triton.tiling import Tiling
     from flambeau_inductor.ir import LoopKernel
 
@@ -84,6 +86,30 @@ def numpy_libdevice() -> types.ModuleType:
     return module
 
 
+def multiply_bfloat16(create_dot: Any) -> Any:
+    """The interpreter's matrix product, which takes the bits of bfloat16 for integers."""
+
+    def multiply(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        def widened(handle: Any) -> Any:
+            if handle.dtype.scalar is not tl.bfloat16:
+                return handle
+            bits = handle.data.astype(np.uint32) << 16
+            return type(handle)(bits.view(np.float32), tl.float32)
+
+        return create_dot(self, widened(a), widened(b), *rest)
+
+    return multiply
+
+
+InterpreterBuilder.create_dot = multiply_bfloat16(InterpreterBuilder.create_dot)
+
+
+def for_interpreter(source: str) -> str:
+    """The source without what the interpreter does not know: libdevice, a range from a tensor."""
+    source = source.replace("from triton.language.extra import libdevice\n", "")
+    return source.replace("range(tl.program_id(0),", "range(tl.program_id(0).handle.data.item(),")
+
+
 def run(
     source: str,
     name: str,
@@ -95,7 +121,7 @@ def run(
     """Run the function `name` of `source` over `grid` programs; bool tensors go as bytes."""
     # Triton reads a kernel's source through its file.
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
-        file.write(source.replace("from triton.language.extra import libdevice\n", ""))
+        file.write(for_interpreter(source))
     try:
         module = types.ModuleType("generated")
         module.__dict__["libdevice"] = numpy_libdevice()
@@ -107,16 +133,19 @@ def run(
 
 
 def run_kernel(
-    kernel: LoopKernel, tiling: Tiling, buffers: Sequence[torch.Tensor], ints: Sequence[int]
+    kernel: LoopKernel,
+    tiling: Tiling | MatmulTiling,
+    buffers: Sequence[torch.Tensor],
+    ints: Sequence[int],
 ) -> None:
     """Generate Triton for a kernel of the loop IR and run it on tensors, each from its data pointer
     on.
     """
-    from flambeau_inductor.codegen.triton.kernel import write_kernel
-    from flambeau_inductor.codegen.triton.tiling import grid
+    from flambeau_inductor.codegen.triton.backend import launch_grid, meta, write
+    from flambeau_inductor.ir import ScheduledKernel
 
-    dims = {symbol.name: value for symbol, value in zip(kernel.sizes, ints, strict=True)}
-    programs = [dim if isinstance(dim, int) else eval(dim) for dim in grid(kernel, tiling, dims)]
-    constants = {"XBLOCK": tiling.xblock} | ({"RBLOCK": tiling.rblock} if tiling.rblock else {})
-    source = write_kernel(kernel, "generated", tiling)
-    run(source, "generated", buffers, ints, tuple(programs), constants)
+    names = tuple(param.name for param in kernel.params)
+    dims = launch_grid(ScheduledKernel(kernel, names, tuple(ints), "cuda:0"), tiling)
+    programs = [dim if isinstance(dim, int) else eval(dim) for dim in dims]
+    constants: Any = meta(kernel, tiling)["constants"]
+    run(write(kernel, "generated", tiling), "generated", buffers, ints, tuple(programs), constants)

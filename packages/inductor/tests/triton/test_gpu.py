@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,14 +17,21 @@ from flambeau_inductor.codegen.triton.backend import TritonBackend
 from flambeau_inductor.ir import ScheduledKernel
 from flambeau_inductor.options import InductorOptions
 from flambeau_runtime import RuntimeOptions, load
-from flambeau_runtime.program import Program, Tensor
+from flambeau_runtime.program import Allocate, Program, Step, Tensor
 
 
 @pytest.mark.parametrize("case", list(all_cases()), ids=lambda case: case.name)
 def test_equals_the_reference(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     names = tuple(f"t{index}" for index in range(len(case.buffers)))
-    scheduled = ScheduledKernel(case.kernel, names, case.ints, "cuda:0")
+    scheduled = ScheduledKernel(case.kernel, names, case.ints, "cuda:0", case.tiling)
     emitted = TritonBackend().emit([scheduled], InductorOptions())
+    steps: tuple[Step, ...] = emitted.launches
+    scratch: tuple[Tensor, ...] = ()
+    if "scratch" in emitted.kernels[0].meta:
+        (launch,) = emitted.launches
+        size = launch.grid[0] * emitted.kernels[0].meta["scratch"]
+        scratch = (Tensor("scratch", (size,), (1,), "uint8", "cuda:0"),)
+        steps = (Allocate("scratch"), replace(launch, buffers=(*names, "scratch")))
     program = Program(
         inputs=names,
         tensors=tuple(
@@ -34,11 +43,12 @@ def test_equals_the_reference(case: Case, tmp_path_factory: pytest.TempPathFacto
                 "cuda:0",
             )
             for name, b in zip(names, case.buffers, strict=True)
-        ),
+        )
+        + scratch,
         symbols=(),
         sources=emitted.sources,
         kernels=emitted.kernels,
-        steps=emitted.launches,
+        steps=steps,
         outputs=names,
         mutated=names[-1:],
     )

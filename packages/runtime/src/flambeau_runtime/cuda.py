@@ -100,15 +100,20 @@ def cubin(
 ) -> Cubin:
     """The cubin of one kernel, from the cache or built now."""
     cache = Cache(options.cache_dir)
-    facts = json.dumps([kernel.name, kernel.meta, target, aligned], sort_keys=True)
+    meta = kernel.meta
+    if not aligned and "unaligned_constants" in meta:
+        meta = meta | {"constants": meta["constants"] | meta["unaligned_constants"]}
+    facts = json.dumps([kernel.name, meta, target, aligned], sort_keys=True)
     key = key_of("triton", version("triton"), facts, text)
     stored = cache.read("triton", key) if options.use_cache else None
     if stored is not None:
         with contextlib.suppress(ValueError):
             return Cubin.from_bytes(stored)
     try:
-        built = build_cubin(text, kernel.name, kernel.meta, target, aligned=aligned)
+        built = build_cubin(text, kernel.name, meta, target, aligned=aligned)
     except OSError as error:
         raise CompilerUnusable(f"Triton cannot build kernels: {error}", TRITON_HINT) from error
+    if built.scratch > meta.get("scratch", 0):
+        raise ValueError(f"{kernel.name} needs {built.scratch} bytes of scratch memory a program")
     cache.store("triton", key, built.to_bytes(binding("triton", key)), ".cubin")
     return built

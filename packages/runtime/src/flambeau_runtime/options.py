@@ -59,5 +59,7 @@ class RuntimeOptions:
     """Launch a Program on a GPU as one CUDA graph: "auto" where launching it kernel by kernel takes
     longer than running it, "always" where it can be recorded.
     """
+    max_autotune_seconds: float = 120.0
+    """How long the kernels of one graph may be tuned; what is not measured then is not chosen."""
     debug: bool = False
     """Check the Program when it is loaded and the arguments on every call."""

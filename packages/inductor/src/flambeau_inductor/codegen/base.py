@@ -68,6 +68,10 @@ def unique_kernels(scheduled: Sequence[ScheduledKernel]) -> dict[LoopKernel, str
     for launch in scheduled:
         kernel = launch.kernel
         if kernel not in names:
-            label = kernel.label or "copy"
-            names[kernel] = f"{kernel.device}_{label}_{len(names)}"
+            names[kernel] = kernel_name(kernel, len(names))
     return names
+
+
+def kernel_name(kernel: LoopKernel, number: int) -> str:
+    """Device, meaning, number."""
+    return f"{kernel.device}_{kernel.label or 'copy'}_{number}"

@@ -97,9 +97,11 @@ class _Replayer:
         self.internal = internal
         self.overwritten = overwritten
         self.names: dict[str, str] = {}
+        self.keeps_casts = False
         self.identity = all(old == new for old, new in mapping.items())
 
     def replay(self, nest: LoopNest) -> None:
+        self.keeps_casts = nest.keeps_casts
         for statement in nest.body:
             self.step(statement)
 
@@ -122,7 +124,7 @@ class _Replayer:
                 names[name] = self.load(
                     buffer, self.index(index), dtype, names[mask] if mask else None
                 )
-            case Compute(name, dtype, "cast", (x,)):
+            case Compute(name, dtype, "cast", (x,)) if not self.keeps_casts:
                 names[name] = builder.cast(names[x], dtype)
             case Compute(name, dtype, op, args):
                 names[name] = builder.compute(op, tuple([names[arg] for arg in args]), dtype)

@@ -72,6 +72,11 @@ def fuse(lowered: Lowered, options: InductorOptions) -> Fusion:
     return _Fuser(lowered, options).run()
 
 
+def merged(lowered: Lowered, a: Group, b: Group, options: InductorOptions) -> Group | str:
+    """The union of two groups, `a` first, or why there is none."""
+    return _Fuser(lowered, options).try_merge(a, b)
+
+
 class _Fuser:
     def __init__(self, lowered: Lowered, options: InductorOptions) -> None:
         self.lowered = lowered

@@ -14,7 +14,7 @@ from flambeau_inductor.lowering.split_axes import rewrite
 from flambeau_inductor.nodes import ExternCall, LoopNest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from flambeau_inductor.ir import Axis
     from flambeau_inductor.nodes import Lowered, Node
@@ -40,6 +40,8 @@ class Group:
     loads: Accesses
     stores: Accesses
     column: bool = False
+    tiling: Hashable | None = None
+    """How the code generator is to cut the kernel; None: as it chooses."""
 
     @property
     def nodes(self) -> list[Node]:

@@ -15,6 +15,8 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flambeau_runtime.cache import key_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,7 +30,7 @@ class Cubin:
     shared: int
     warps: int
     scratch: int = 0
-    """Bytes of global scratch per program, a hidden argument (0 for all our kernels)."""
+    """Bytes of scratch memory per program, whose address is the first hidden argument."""
 
     def to_bytes(self, binding: str = "") -> bytes:
         """The whole as data: a line of JSON, which holds `binding`, then the image."""
@@ -99,7 +101,8 @@ def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, 
 def _load(text: str, name: str) -> Any:
     """The JITFunction `name`, from text alone: Triton reads a function's source through linecache.
     """
-    module = types.ModuleType(f"flambeau_generated_{name}")
+    # The file's name tells texts apart: other threads may be loading kernels of the same name.
+    module = types.ModuleType(f"flambeau_generated_{name}_{key_of(text)[:16]}")
     filename = f"<{module.__name__}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), module.__dict__)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.codegen.base import Emitted, unique_kernels
+from flambeau_inductor.codegen.base import Emitted, kernel_name
 from flambeau_inductor.codegen.triton.kernel import needs_debug, signature, write_kernel
+from flambeau_inductor.codegen.triton.matmul import (
+    matmul_constants,
+    matmul_grid,
+    scratch_bytes,
+    write_matmul,
+)
+from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, grid
 from flambeau_runtime.program import Kernel, Launch, Source
 
@@ -15,48 +22,81 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import LoopKernel, ScheduledKernel
     from flambeau_inductor.options import InductorOptions
 
+    AnyTiling = Tiling | MatmulTiling
+
 
 class TritonBackend:
     """`codegen.base.KernelBackend` for CUDA devices."""
 
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
-        """A source and a kernel for each distinct LoopKernel; grids from each launch's sizes."""
-        names = unique_kernels(scheduled)
-        tilings = {kernel: choose_tiling(kernel) for kernel in names}
-        sources, kernels = [], []
-        for number, (kernel, name) in enumerate(names.items()):
-            sources.append(Source("triton", write_kernel(kernel, name, tilings[kernel])))
-            kernels.append(Kernel(name, number, meta(kernel, tilings[kernel])))
-        launches = [
-            Launch(names[s.kernel], s.buffers, s.ints, _grid(s, tilings[s.kernel]))
-            for s in scheduled
-        ]
+        """A source and a kernel for each distinct LoopKernel and tiling; grids from each launch's
+        sizes.
+        """
+        names: dict[tuple[LoopKernel, AnyTiling], str] = {}
+        sources: list[Source] = []
+        kernels: list[Kernel] = []
+        launches: list[Launch] = []
+        for launch in scheduled:
+            kernel = launch.kernel
+            tiling = tiling_of(launch)
+            name = names.get((kernel, tiling))
+            if name is None:
+                name = names[kernel, tiling] = kernel_name(kernel, len(names))
+                kernels.append(Kernel(name, len(sources), meta(kernel, tiling)))
+                sources.append(Source("triton", write(kernel, name, tiling)))
+            launches.append(Launch(name, launch.buffers, launch.ints, launch_grid(launch, tiling)))
         return Emitted(tuple(sources), tuple(kernels), tuple(launches))
 
 
-def meta(kernel: LoopKernel, tiling: Tiling) -> dict[str, object]:
-    """What the build needs to know of a kernel (`flambeau_runtime.program.LoopKernel`)."""
-    constants = {"XBLOCK": tiling.xblock}
-    if tiling.rblock:
-        constants["RBLOCK"] = tiling.rblock
+def tiling_of(launch: ScheduledKernel) -> AnyTiling:
+    """How a kernel is cut: as it was measured to be best, or as its form suggests."""
+    if isinstance(launch.tiling, (Tiling, MatmulTiling)):
+        return launch.tiling
+    return choose_tiling(launch.kernel)
+
+
+def write(kernel: LoopKernel, name: str, tiling: AnyTiling) -> str:
+    """The source text of a kernel."""
+    if isinstance(tiling, MatmulTiling):
+        return write_matmul(kernel, name, tiling)
+    return write_kernel(kernel, name, tiling)
+
+
+def meta(kernel: LoopKernel, tiling: AnyTiling) -> dict[str, object]:
+    """What the build needs to know of a kernel (`flambeau_runtime.program.Kernel`)."""
     divisible = [param.name for param in kernel.params]
     divisible += [
         symbol.name
         for symbol, divisor in zip(kernel.sizes, kernel.divisible, strict=False)
         if divisor % 16 == 0
     ]
-    return {
+    result: dict[str, object] = {
         "signature": signature(kernel),
-        "constants": constants,
+        "constants": {},
         "num_warps": tiling.warps,
         "num_stages": 2,
         "divisible_by_16": divisible,
         "debug": needs_debug(kernel),
     }
+    if isinstance(tiling, MatmulTiling):
+        result |= {"constants": matmul_constants(tiling), "num_stages": tiling.stages}
+        if tiling.descriptors:
+            # Descriptors need aligned matrices.
+            result |= {
+                "scratch": scratch_bytes(tiling),
+                "unaligned_constants": {"DESCRIPTORS": 0},
+            }
+        return result
+    constants = {"XBLOCK": tiling.xblock}
+    if tiling.rblock:
+        constants["RBLOCK"] = tiling.rblock
+    return result | {"constants": constants}
 
 
-def _grid(scheduled: ScheduledKernel, tiling: Tiling) -> tuple[int | str, ...]:
+def launch_grid(scheduled: ScheduledKernel, tiling: AnyTiling) -> tuple[int | str, ...]:
     """The number of programs of a launch."""
     kernel = scheduled.kernel
     dims = {symbol.name: dim for symbol, dim in zip(kernel.sizes, scheduled.ints, strict=True)}
+    if isinstance(tiling, MatmulTiling):
+        return matmul_grid(kernel, tiling, dims)
     return grid(kernel, tiling, dims)

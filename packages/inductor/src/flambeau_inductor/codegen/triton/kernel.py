@@ -42,7 +42,7 @@ HEADER = (
 
 def write_kernel(kernel: LoopKernel, name: str, tiling: Tiling) -> str:
     """The source text of a kernel: imports, the helpers it needs, the function."""
-    return _Writer(kernel, name, tiling).source()
+    return KernelWriter(kernel, name, tiling).source()
 
 
 def signature(kernel: LoopKernel) -> dict[str, str]:
@@ -56,7 +56,7 @@ def needs_debug(kernel: LoopKernel) -> bool:
     return any(isinstance(statement, CheckIndex) for statement in kernel.body)
 
 
-class _Writer:
+class KernelWriter:
     """Writes one function; `TritonOps` calls back for masks, pointers, stores and reductions."""
 
     def __init__(self, kernel: LoopKernel, name: str, tiling: Tiling) -> None:
@@ -71,12 +71,12 @@ class _Writer:
         self.lane_axes = lane_axes(kernel, tiling)
         self.inner = inner_names(kernel.body, self.lane_axes)
         self.dtypes = {param.name: param.dtype for param in kernel.params}
-        self.outer_points = _product(self.rows)
-        self.inner_points = _product(self.lane_axes)
+        self.outer_points = product_of(self.rows)
+        self.inner_points = product_of(self.lane_axes)
         self.wide = self.needs_64_bits()
         # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
-        self.rows_fit = _divides(tiling.xblock, self.outer_points)
-        self.lanes_fit = bool(self.lane_axes) and _divides(tiling.rblock, self.inner_points)
+        self.rows_fit = divides(tiling.xblock, self.outer_points)
+        self.lanes_fit = bool(self.lane_axes) and divides(tiling.rblock, self.inner_points)
         self.reduced = 0
         self.orders: dict[tuple[str, bool], str] = {}
         self.carried = False
@@ -145,8 +145,15 @@ class _Writer:
             shape = self.tile_shape(inner)
         else:
             shape = "[XBLOCK]"
+        self.store_tile(buffer, index, value, shape, masks, mode, mask)
+
+    def store_tile(
+        self, buffer: str, index: sympy.Expr, value: str, shape: str, masks: list[str], mode: str,
+        mask: str | None,
+    ) -> None:  # fmt: skip
+        """A store of a tile of a shape, under tile masks and a mask of the statement."""
         address = f"{buffer} + tl.broadcast_to({integer_text(index)}, {shape})"
-        if not names - self.size_names:
+        if not {symbol.name for symbol in index.free_symbols} - self.size_names:
             address = f"{buffer} + tl.full({shape}, {integer_text(index)}, tl.int64)"
         masks += [f"tl.broadcast_to({mask}, {shape})"] if mask else []
         condition = f", {' & '.join(masks)}" if masks else ""
@@ -310,12 +317,13 @@ def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:
     return sum(abs(int(evaluate_expr(term, values))) for term in sympy.Add.make_args(index))
 
 
-def _divides(block: int, extent: Integer) -> bool:
+def divides(block: int, extent: Integer) -> bool:
     """Whether tiles are known to lie inside an extent; an empty one needs masks."""
     return isinstance(extent, int) and extent > 0 and extent % block == 0
 
 
-def _product(axes: Sequence[Axis]) -> Integer:
+def product_of(axes: Sequence[Axis]) -> Integer:
+    """The number of points of some axes."""
     total: Integer = 1
     for axis in axes:
         total = axis.size * total

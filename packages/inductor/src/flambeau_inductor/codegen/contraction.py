@@ -1,0 +1,138 @@
+"""Recognise a matrix product in a kernel of the loop IR, and say which axes play which part.
+
+    outer i0 < 512, i1 < 768                      batch  ()
+    inner r0 < 64                                 rows   (i0,)
+      v2 = mul (load b0[64*i0 + r0])        ->    lanes  (i1,)
+               (load b1[768*r0 + i1])             left   the operand over rows and the inner axes
+    v3 = reduce sum v2                            right  the operand over the inner axes and lanes
+    store b2[768*i0 + i1] (tanh v3)
+
+Relies on law 2 of `ir`. What follows the reduction is the kernel's epilogue, what an operand is
+computed from its prologue: they are ordinary statements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.ir import (
+    CheckIndex,
+    Compute,
+    Load,
+    Reduce,
+    Scan,
+    Sort,
+    Store,
+    defined_name,
+    index_of,
+    inner_names,
+    is_inner,
+    operands,
+)
+
+if TYPE_CHECKING:
+    from flambeau_inductor.ir import Axis, Body, LoopKernel, Statement
+
+OPERAND_DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.int8})
+"""What the matrix units of a GPU multiply."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor: its value, in the dtype that is multiplied, and what computes it."""
+
+    value: str
+    dtype: torch.dtype
+    body: Body
+
+    @property
+    def load(self) -> Load | None:
+        """The load that it is, unmasked; None if it is computed."""
+        last = self.body[-1]
+        return last if isinstance(last, Load) and last.mask is None else None
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A kernel that multiplies matrices. `lanes` hold the axis that is innermost in memory."""
+
+    reduce: Reduce
+    left: Operand
+    right: Operand
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    lanes: tuple[Axis, ...]
+    epilogue: Body
+
+
+def contraction_of(kernel: LoopKernel) -> Contraction | None:
+    """The matrix product that a kernel is, or None."""
+    reduces = [statement for statement in kernel.body if isinstance(statement, Reduce)]
+    if len(reduces) != 1 or reduces[0].kind != "sum" or not kernel.outer or not kernel.inner:
+        return None
+    defined = {name: s for s in kernel.body if (name := defined_name(s)) is not None}
+    if any(
+        isinstance(s, (CheckIndex, Scan, Sort)) or _is_indirect(s, defined) for s in kernel.body
+    ):
+        return None
+    product = defined[reduces[0].value]
+    if not isinstance(product, Compute) or product.op != "mul":
+        return None
+    inner = inner_names(kernel.body, kernel.inner)
+    epilogue = tuple(s for s in kernel.body if s is not reduces[0] and not is_inner(s, inner))
+    if any(isinstance(s, Store) and (s.mode or s not in epilogue) for s in kernel.body):
+        return None  # it scatters, or stores inner values
+    first, second = (_operand(arg, kernel.body, defined) for arg in product.args)
+    if first.dtype is not second.dtype or first.dtype not in OPERAND_DTYPES:
+        return None
+    axes_first, axes_second = _axes(first, kernel), _axes(second, kernel)
+    outer = {axis.symbol.name for axis in kernel.outer}
+    needed = {axis.symbol.name for axis in kernel.inner}
+    if not needed <= axes_first & axes_second or axes_first | axes_second != outer | needed:
+        return None
+    left, right, left_axes, right_axes = first, second, axes_first, axes_second
+    if kernel.outer[-1].symbol.name in axes_first - axes_second:
+        left, right, left_axes, right_axes = second, first, axes_second, axes_first
+
+    def of(names: set[str]) -> tuple[Axis, ...]:
+        return tuple(axis for axis in kernel.outer if axis.symbol.name in names)
+
+    return Contraction(
+        reduces[0], left, right,
+        of(left_axes & right_axes), of(left_axes - right_axes), of(right_axes - left_axes),
+        epilogue,
+    )  # fmt: skip
+
+
+def _operand(name: str, body: Body, defined: dict[str, Statement]) -> Operand:
+    """A factor without the conversion to the dtype in which products are summed."""
+    statement = defined[name]
+    if isinstance(statement, Compute) and statement.op == "cast":
+        source = defined[statement.args[0]]
+        if source.dtype in OPERAND_DTYPES:  # type: ignore[union-attr]
+            name, statement = statement.args[0], source
+    needed: set[str] = {name}
+    for each in reversed(body):
+        if (own := defined_name(each)) in needed and own is not None:
+            needed.update(operands(each))
+    return Operand(name, statement.dtype, tuple(s for s in body if defined_name(s) in needed))  # type: ignore[union-attr]
+
+
+def _axes(operand: Operand, kernel: LoopKernel) -> set[str]:
+    """The axes that an operand varies along."""
+    names = {axis.symbol.name for axis in (*kernel.outer, *kernel.inner)}
+    return {
+        name
+        for statement in operand.body
+        if (index := index_of(statement)) is not None
+        for name in free_names(index) & names
+    }
+
+
+def _is_indirect(statement: Statement, defined: dict[str, Statement]) -> bool:
+    index = index_of(statement)
+    return index is not None and not free_names(index).isdisjoint(defined)

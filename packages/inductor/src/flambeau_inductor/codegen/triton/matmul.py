@@ -1,0 +1,298 @@
+"""A matrix product of the loop IR as one Triton function, with its prologues and its epilogue.
+
+    kernel of contraction `v3 = reduce sum (mul v0 v1)` and `store b2 (tanh v3)`
+    ->  for k in range(0, K, KBLOCK):
+            v0 = tl.load(...)                  left tile [XBLOCK, KBLOCK]
+            v1 = tl.load(...)                  right tile [KBLOCK, RBLOCK]
+            v3 = tl.dot(v0, v1, v3)
+        v4 = libdevice.tanh(v3); tl.store(...)
+
+Operands and epilogue are printed by `kernel.KernelWriter`, as those of any kernel: a tile has rows
+and lanes, which are here rows and inner axes, inner axes and lanes, rows and lanes. Tiles are
+numbered in groups of `height` rows of tiles: programs that run at one time then share operands in
+the L2 cache.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.codegen.contraction import contraction_of
+from flambeau_inductor.codegen.triton.kernel import HEADER, KernelWriter, divides, product_of
+from flambeau_inductor.codegen.triton.matmul_tiling import DESCRIPTOR_BYTES, describe
+from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.tiling import Tiling
+from flambeau_inductor.indexing.expressions import integer_text
+from flambeau_inductor.scalar_ops import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import sympy
+
+    from flambeau_inductor.codegen.contraction import Operand
+    from flambeau_inductor.codegen.triton.matmul_tiling import Description, MatmulTiling
+    from flambeau_inductor.ir import Integer, LoopKernel
+
+
+def write_matmul(kernel: LoopKernel, name: str, tiling: MatmulTiling) -> str:
+    """The source text of a kernel that multiplies matrices."""
+    return _MatmulWriter(kernel, name, tiling).source()
+
+
+def matmul_constants(tiling: MatmulTiling) -> dict[str, int]:
+    """The values of the function's constexpr parameters."""
+    return {"XBLOCK": tiling.xblock, "RBLOCK": tiling.rblock, "KBLOCK": tiling.kblock,
+            "DESCRIPTORS": int(tiling.descriptors)}  # fmt: skip
+
+
+def matmul_grid(
+    kernel: LoopKernel, tiling: MatmulTiling, dims: Mapping[str, int | str]
+) -> tuple[int | str, ...]:
+    """The number of programs, given the Dims that a launch passes for the kernel's sizes."""
+    if tiling.programs:
+        return (tiling.programs,)
+    contraction = contraction_of(kernel)
+    assert contraction is not None
+    total = 1
+    texts = []
+    for axes, block in ((contraction.batch, 1), (contraction.rows, tiling.xblock),
+                        (contraction.lanes, tiling.rblock)):  # fmt: skip
+        points = product_of(axes)
+        if isinstance(points, int):
+            total *= -(-points // block)
+        else:
+            text = integer_text(points, lambda name: f"({dims[name]})")
+            texts.append(f"(({text} + {block - 1}) // {block})")
+    return ("*".join([str(total), *texts]) if texts else total,)
+
+
+def scratch_bytes(tiling: MatmulTiling) -> int:
+    """Scratch memory of one program: two tensor descriptors, if it has any."""
+    return 2 * DESCRIPTOR_BYTES if tiling.descriptors else 0
+
+
+class _MatmulWriter(KernelWriter):
+    """Writes one function. A tile mask is named after the index that it bounds."""
+
+    def __init__(self, kernel: LoopKernel, name: str, tiling: MatmulTiling) -> None:
+        super().__init__(kernel, name, Tiling(tiling.xblock, tiling.rblock))
+        contraction = contraction_of(kernel)
+        if contraction is None:
+            raise ValueError(f"no matrix product: {name}")
+        self.matmul = tiling
+        self.contraction = contraction
+        self.inner_axes = kernel.inner
+        self.row_points = product_of(contraction.rows)
+        self.lane_points = product_of(contraction.lanes)
+        self.depth_points = product_of(kernel.inner)
+        self.mask_of: dict[str, str] = {}
+        for axes, points, block, mask in (
+            (contraction.rows, self.row_points, tiling.xblock, "xmask"),
+            (contraction.lanes, self.lane_points, tiling.rblock, "rmask"),
+            (kernel.inner, self.depth_points, tiling.kblock, "kmask"),
+        ):
+            if not divides(block, points):
+                self.mask_of |= {axis.symbol.name: mask for axis in axes}
+
+    # What TritonOps asks
+
+    @property
+    def scalar_shape(self) -> str:
+        """The shape of a tile of one value."""
+        return "[1, 1]"
+
+    def masks(self, index: sympy.Expr) -> list[str]:
+        """The tile masks an access needs: those of the axes that it varies along."""
+        names = sorted(symbol.name for symbol in index.free_symbols)
+        return list(dict.fromkeys(self.mask_of[name] for name in names if name in self.mask_of))
+
+    def store(
+        self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
+    ) -> None:
+        """A store of a whole tile, also where the index has no axis: of one row, or one lane."""
+        sides = ((self.row_points, self.matmul.xblock, "xmask"),
+                 (self.lane_points, self.matmul.rblock, "rmask"))  # fmt: skip
+        masks = [name for points, block, name in sides if not divides(block, points)]
+        self.store_tile(buffer, index, value, "[XBLOCK, RBLOCK]", masks, mode, mask)
+
+    # The function
+
+    def source(self) -> str:
+        """Header, helpers and the function."""
+        tiling = self.matmul
+        described = self.descriptions() if tiling.descriptors else None
+        if described:
+            self.line("if DESCRIPTORS:")
+            with self.indented():
+                for operand, description in described.items():
+                    self.declare_descriptor(operand, description)
+        tiles = self.tiles()
+        if tiling.programs:
+            self.line(
+                f"for tile in tl.range(tl.program_id(0), {tiles}, {tiling.programs}, flatten=True):"
+            )
+            with self.indented():
+                self.tile(described)
+        else:
+            self.line("tile = tl.program_id(0)")
+            self.tile(described)
+        arguments = [param.name for param in self.kernel.params]
+        arguments += [str(size) for size in self.kernel.sizes]
+        arguments += [f"{name}: tl.constexpr" for name in matmul_constants(tiling)]
+        head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):"
+        helpers = [text.strip("\n") + "\n" for text in self.helpers.values()]
+        return "\n".join([HEADER, *helpers, head, *self.lines, ""])
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        """Lines one step deeper."""
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def tiles(self) -> str:
+        """The number of tiles."""
+        tiling = self.matmul
+        rows, lanes = (
+            self.count(self.row_points, tiling.xblock),
+            self.count(self.lane_points, tiling.rblock),
+        )
+        batch = integer_text(product_of(self.contraction.batch))
+        return f"({rows}) * ({lanes})" + (f" * ({batch})" if self.contraction.batch else "")
+
+    def count(self, points: Integer, block: int) -> str:
+        """How many blocks cover some points."""
+        if isinstance(points, int):
+            return str(-(-points // block))
+        return f"({integer_text(points)} + {block - 1}) // {block}"
+
+    def tile(self, described: dict[str, Description] | None) -> None:
+        """Everything for tile number `tile`."""
+        contraction, tiling = self.contraction, self.matmul
+        self.position()
+        dtype = contraction.reduce.dtype
+        accumulator = contraction.reduce.name
+        self.line(f"{accumulator} = tl.zeros([XBLOCK, RBLOCK], {TRITON_TYPES[dtype]})")
+        # The compiler makes the loop asynchronous as it stands; its bound is a constant if known.
+        self.line(f"for start in range(0, {integer_text(self.depth_points)}, KBLOCK):")
+        with self.indented():
+            left = self.operand(contraction.left, described, is_left=True)
+            right = self.operand(contraction.right, described, is_left=False)
+            extra = ""
+            if contraction.left.dtype is torch.float32:
+                extra = f', input_precision="{"tf32" if tiling.tf32 else "ieee"}"'
+            elif dtype is torch.int32:
+                extra = ", out_dtype=tl.int32"
+            self.line(f"{accumulator} = tl.dot({left}, {right}, {accumulator}{extra})")
+        replay = Replay(TritonOps(self))
+        replay.values[accumulator] = accumulator
+        replay.dtypes[accumulator] = dtype
+        replay.run(contraction.epilogue)
+
+    def position(self) -> None:
+        """Which rows, lanes and batch a tile has."""
+        contraction, height = self.contraction, self.matmul.height
+        across = self.count(self.lane_points, self.matmul.rblock)
+        down = self.count(self.row_points, self.matmul.xblock)
+        place = "tile"
+        if contraction.batch:
+            self.line(f"place = tile % (({down}) * ({across}))")
+            self.line(f"batch = tile // (({down}) * ({across}))")
+            place = "place"
+        self.line(f"band = {place} // ({height} * ({across})) * {height}")
+        self.line(f"tall = tl.minimum(({down}) - band, {height})")
+        self.line(f"row = band + {place} % ({height} * ({across})) % tall")
+        self.line(f"lane = {place} % ({height} * ({across})) // tall")
+        wide = ".to(tl.int64)" if self.wide else ""
+        self.line(f"xindex = (row{wide} * XBLOCK + tl.arange(0, XBLOCK))[:, None]")
+        self.line(f"rindex = (lane{wide} * RBLOCK + tl.arange(0, RBLOCK))[None, :]")
+        if not divides(self.matmul.xblock, self.row_points):
+            self.line(f"xmask = xindex < {integer_text(self.row_points)}")
+        if not divides(self.matmul.rblock, self.lane_points):
+            self.line(f"rmask = rindex < {integer_text(self.lane_points)}")
+        self.unravel(contraction.rows, "xindex")
+        self.unravel(contraction.lanes, "rindex")
+        if contraction.batch:
+            self.line(
+                f"bindex = tl.full([1, 1], batch{wide}, {'tl.int64' if self.wide else 'tl.int32'})"
+            )
+            self.unravel(contraction.batch, "bindex")
+
+    # Operands
+
+    def operand(
+        self, operand: Operand, described: dict[str, Description] | None, *, is_left: bool
+    ) -> str:
+        """The tile of an operand at `start`; returns its name."""
+        if described:
+            self.line("if DESCRIPTORS:")
+            with self.indented():
+                self.read_described(operand, described[operand.value], is_left)
+            self.line("else:")
+            with self.indented():
+                self.read(operand, is_left)
+        else:
+            self.read(operand, is_left)
+        return operand.value
+
+    def read(self, operand: Operand, is_left: bool) -> None:
+        """Compute an operand's tile by its statements."""
+        lanes = "[None, :]" if is_left else "[:, None]"
+        wide = ".to(tl.int64)" if self.wide else ""
+        self.line(f"kindex = (start + tl.arange(0, KBLOCK)){lanes}{wide}")
+        fits = divides(self.matmul.kblock, self.depth_points)
+        if not fits:
+            self.line(f"kmask = kindex < {integer_text(self.depth_points)}")
+        self.unravel(self.inner_axes, "kindex")
+        Replay(TritonOps(self)).run(operand.body)
+        value = operand.value
+        shape = "[XBLOCK, KBLOCK]" if is_left else "[KBLOCK, RBLOCK]"
+        load = operand.load
+        if load is None and not fits:
+            # A computed operand need not be 0 where its loads are.
+            self.line(f"{value} = tl.where(kmask, {value}, tl.zeros([1, 1], {value}.dtype))")
+        own = self.contraction.rows if is_left else self.contraction.lanes
+        if load is None or not own:
+            self.line(f"{value} = tl.broadcast_to({value}, {shape})")
+
+    def descriptions(self) -> dict[str, Description]:
+        """The operands as tensor descriptors see them."""
+        result = {}
+        for operand, axes in ((self.contraction.left, self.contraction.rows),
+                              (self.contraction.right, self.contraction.lanes)):  # fmt: skip
+            description = describe(operand, axes, self.inner_axes)
+            if description is None:
+                raise ValueError(f"{self.name}: {operand.value} has no tensor descriptor")
+            result[operand.value] = description
+        return result
+
+    def declare_descriptor(self, name: str, description: Description) -> None:
+        """Make the tensor descriptor of an operand."""
+        is_left = name == self.contraction.left.value
+        operand = self.contraction.left if is_left else self.contraction.right
+        load = operand.load
+        assert load is not None
+        points, block = (self.row_points, "XBLOCK") if is_left else (self.lane_points, "RBLOCK")
+        shape, blocks = [str(points), str(self.depth_points)], [block, "KBLOCK"]
+        if description.inner_is_slow:
+            shape.reverse()
+            blocks.reverse()
+        base = load.buffer + (f" + {description.offset}" if description.offset else "")
+        self.line(
+            f"{name}_matrix = tl.make_tensor_descriptor({base}, [{', '.join(shape)}], "
+            f"[{description.stride}, 1], [{', '.join(blocks)}])"
+        )
+
+    def read_described(self, operand: Operand, description: Description, is_left: bool) -> None:
+        """Read an operand's tile through its descriptor."""
+        place = ["row * XBLOCK" if is_left else "lane * RBLOCK", "start"]
+        if description.inner_is_slow:
+            place.reverse()
+        # The left tile is [rows, inner], the right one [inner, lanes].
+        turned = description.inner_is_slow if is_left else not description.inner_is_slow
+        read = f"{operand.value}_matrix.load([{', '.join(place)}])"
+        self.line(f"{operand.value} = {read}{'.T' if turned else ''}")

@@ -1,0 +1,218 @@
+"""How a matrix product is cut into tiles for Triton, and which ways of cutting are worth measuring.
+
+    4096 x 4096 x 4096 bf16 on 132 multiprocessors  ->  128x256x64 with 8 warps, 128x128x64, ...
+
+`estimate` is a small model: whole waves of tiles over the multiprocessors, each tile bounded by the
+matrix units or by the memory that it reads. It ranks; measurements decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import TYPE_CHECKING
+
+from flambeau_inductor.indexing.expressions import linear_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from flambeau_inductor.codegen.contraction import Contraction, Operand
+    from flambeau_inductor.ir import Axis, Integer
+    from flambeau_runtime.tuning.contest import DeviceFacts
+
+DESCRIPTOR_BYTES = 128
+"""Scratch memory of one tensor descriptor."""
+
+
+@dataclass(frozen=True)
+class MatmulTiling:
+    """Tiles of XBLOCK rows by RBLOCK lanes, summed in steps of KBLOCK.
+
+    `height`: how many tiles of one column follow one another, for the L2 cache. `tf32`: round
+    float32 operands. `programs`: so many programs take tiles in turn; 0: one program a tile.
+    `descriptors`: read operands through tensor descriptors (the copy engine of sm_90).
+    """
+
+    xblock: int
+    rblock: int
+    kblock: int
+    warps: int = 4
+    stages: int = 3
+    height: int = 8
+    tf32: bool = False
+    programs: int = 0
+    descriptors: bool = False
+
+    def __str__(self) -> str:
+        text = f"{self.xblock}x{self.rblock}x{self.kblock} warps={self.warps} stages={self.stages}"
+        return (
+            text + (" persistent" if self.programs else "") + (" tma" if self.descriptors else "")
+        )
+
+
+BLOCKS = (
+    # xblock, rblock, kblock (of 2-byte elements), warps, stages
+    (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 4, 4), (128, 128, 64, 8, 4),
+    (128, 128, 128, 8, 3), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 256, 64, 4, 4),
+    (256, 64, 64, 4, 4), (64, 64, 64, 4, 5), (64, 64, 128, 4, 4), (128, 64, 128, 4, 4),
+    (64, 128, 128, 4, 4), (64, 32, 128, 4, 5), (32, 64, 128, 4, 5), (32, 32, 128, 4, 5),
+    (16, 64, 128, 4, 5), (16, 128, 128, 4, 4), (16, 32, 256, 4, 4), (16, 256, 64, 4, 4),
+    (32, 128, 64, 4, 5), (128, 32, 64, 4, 5), (64, 16, 128, 4, 5), (128, 16, 128, 4, 4),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The sizes of a product, likely ones where they are symbolic."""
+
+    batch: int
+    rows: int
+    lanes: int
+    inner: int
+    static: bool = True
+
+    @property
+    def points(self) -> int:
+        """The number of results."""
+        return self.batch * self.rows * self.lanes
+
+
+def extents(
+    contraction: Contraction, inner: Sequence[Axis], hint: Callable[[Integer], int]
+) -> Extents:
+    """The sizes of a product."""
+    groups = (contraction.batch, contraction.rows, contraction.lanes, tuple(inner))
+    batch, rows, lanes, depth = (prod(hint(axis.size) for axis in axes) for axes in groups)
+    static = all(isinstance(axis.size, int) for axes in groups for axis in axes)
+    return Extents(batch, rows, lanes, depth, static)
+
+
+def candidates(
+    contraction: Contraction, inner: Sequence[Axis], sizes: Extents, facts: DeviceFacts, *,
+    tf32: bool, count: int,
+) -> list[MatmulTiling]:  # fmt: skip
+    """At most `count` tilings that the model prefers, best first."""
+    itemsize = contraction.left.dtype.itemsize
+    sides = (contraction.left, contraction.rows), (contraction.right, contraction.lanes)
+    described = (
+        facts.capability >= 90
+        and sizes.static
+        and not contraction.batch
+        and all(describe(operand, axes, inner) is not None for operand, axes in sides)
+    )
+    ranked = sorted(
+        _possible(sizes, itemsize, described, facts, tf32),
+        key=lambda tiling: estimate(tiling, sizes, itemsize, facts),
+    )
+    if itemsize == 4 and not tf32:
+        count = min(count, 4)  # no matrix units: a library's kernel is as good
+    return ranked[:count]
+
+
+def _possible(
+    sizes: Extents, itemsize: int, described: bool, facts: DeviceFacts, tf32: bool
+) -> Iterator[MatmulTiling]:
+    m, n, k = sizes.rows, sizes.lanes, sizes.inner
+    least = 32 if itemsize == 1 else 16
+    yielded = set()
+    for xblock, rblock, kblock, warps, stages in BLOCKS:
+        kblock = min(max(least, kblock * 2 // itemsize), _fitting(k, least))
+        if xblock >= 2 * _fitting(m) or rblock >= 2 * _fitting(n):
+            continue
+        if itemsize == 1 and min(xblock, rblock) < 32:
+            continue  # not every layout of one-byte operands is taken in thinner tiles
+        stages = min(stages, facts.shared // ((xblock + rblock) * kblock * itemsize))
+        if stages < 2:
+            continue
+        plain = MatmulTiling(xblock, rblock, kblock, warps, stages, tf32=tf32)
+        if plain in yielded:
+            continue
+        yielded.add(plain)
+        yield plain
+        if described and min(xblock, rblock) >= 64:
+            tiles = ceil(m / xblock) * ceil(n / rblock)
+            programs = min(tiles, facts.multiprocessors)
+            # Operands go to shared memory without registers: one more stage fits in.
+            deeper = min(stages + 1, facts.shared // ((xblock + rblock) * kblock * itemsize))
+            yield replace(plain, programs=programs, descriptors=True)
+            if deeper > stages and xblock * rblock >= 128 * 256:
+                yield replace(plain, programs=programs, descriptors=True, stages=deeper)
+
+
+def _fitting(size: int, least: int = 16) -> int:
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def estimate(tiling: MatmulTiling, sizes: Extents, itemsize: int, facts: DeviceFacts) -> float:
+    """Relative time: waves of tiles, each as long as its arithmetic or its reading, and a start."""
+    m, n, k = sizes.rows, sizes.lanes, sizes.inner
+    tiles = ceil(m / tiling.xblock) * ceil(n / tiling.rblock) * sizes.batch
+    stage = (tiling.xblock + tiling.rblock) * tiling.kblock * itemsize
+    resident = max(1, min(facts.shared // (stage * tiling.stages), 8))
+    if tiling.programs:
+        resident = 1
+    waves = ceil(tiles / facts.multiprocessors)
+    # Tiles that share a multiprocessor share its units, and hide one another's waiting.
+    steps = ceil(k / tiling.kblock)
+    arithmetic = tiling.xblock * tiling.rblock * tiling.kblock / 4096  # per cycle, about
+    thin = min(tiling.xblock, tiling.rblock)
+    arithmetic *= 1.0 if thin >= 128 else 1.2 if thin >= 64 else 2.0 if thin >= 32 else 4.0
+    if tiling.xblock * tiling.rblock < 128 * 256:
+        arithmetic *= 1.1
+    reading = stage / 40  # bytes a cycle and multiprocessor from the L2 cache
+    latency = 600 / tiling.stages / min(resident, max(1, waves))
+    start = 2000 if not tiling.programs else 1000 + 1000 / waves
+    return waves * (steps * max(arithmetic, reading, latency) + start / min(resident, waves))
+
+
+@dataclass(frozen=True)
+class Description:
+    """A matrix in memory as a tensor descriptor sees it: its offset, the stride of the slower dim,
+    and whether the inner axes are the slower one.
+    """
+
+    offset: int
+    stride: int
+    inner_is_slow: bool
+
+
+def describe(operand: Operand, axes: Sequence[Axis], inner: Sequence[Axis]) -> Description | None:
+    """An operand over outer `axes` and the inner axes as a matrix; None if it is computed, or lies
+    in memory as the copy engine cannot read it (rows start at multiples of 16 bytes).
+    """
+    load = operand.load
+    if load is None or not axes:
+        return None
+    if not all(isinstance(axis.size, int) for axis in (*axes, *inner)):
+        return None
+    names = frozenset(axis.symbol.name for axis in (*axes, *inner))
+    parts = linear_parts(load.index, names)
+    if parts is None or not parts[1].is_Integer:
+        return None
+    across, along = _flat_step(axes, parts[0]), _flat_step(inner, parts[0])
+    if across is None or along is None or 1 not in (across, along):
+        return None
+    slow = 0 if along == 1 else 1
+    stride, offset = (across, along)[slow], int(parts[1])
+    fast_extent = prod(int(axis.size) for axis in (inner, axes)[slow])
+    itemsize = operand.dtype.itemsize
+    if stride * itemsize % 16 or offset * itemsize % 16 or stride < fast_extent:
+        return None
+    return Description(offset, stride, slow == 1)
+
+
+def _flat_step(axes: Sequence[Axis], coefficients: dict[str, object]) -> int | None:
+    """The stride of some axes taken as one; None if they cannot be."""
+    step = None
+    expected = None
+    for axis in reversed(axes):
+        own = coefficients.get(axis.symbol.name)
+        if own is None or not getattr(own, "is_Integer", False) or not isinstance(axis.size, int):
+            return None
+        own = int(own)  # type: ignore[call-overload]
+        if expected is not None and own != expected:
+            return None
+        step = own if step is None else step
+        expected = own * axis.size
+    return step

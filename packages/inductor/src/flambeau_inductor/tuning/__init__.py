@@ -1,0 +1,3 @@
+"""Choosing between ways to run a schedule by measuring them: `gemm.py` lists the ways to multiply
+matrices, `loops.py` those to cut a loop nest, `tune.py` asks a tuner and changes the schedule.
+"""

@@ -1,0 +1,125 @@
+"""Ask a tuner how to run the parts of a schedule, and change the schedule as it says.
+
+First the matrix products, which take nests into their kernels; then the loop nests that are left.
+Coordinate descent goes on from there: each round asks about the neighbours of what is in use, until
+nothing changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flambeau_inductor.schedule import Schedule
+from flambeau_inductor.scheduler.fusion import Refusal
+from flambeau_inductor.scheduler.memory import plan_memory
+from flambeau_inductor.tuning.gemm import gemm_parts
+from flambeau_inductor.tuning.loops import loop_parts, neighbours
+from flambeau_inductor.tuning.order import GroupOrder
+from flambeau_inductor.tuning.ways import Way
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_inductor.nodes import Node
+    from flambeau_inductor.options import InductorOptions
+    from flambeau_inductor.scheduler.groups import Group
+    from flambeau_inductor.tuning.ways import Part
+    from flambeau_runtime.tuning.contest import Tuner
+
+DESCENT_ROUNDS = 4
+
+
+def tune(
+    schedule: Schedule, options: InductorOptions, tuner: Tuner, spends_inputs: bool = False
+) -> Schedule:
+    """The schedule with what was measured to be fastest; `spends_inputs` as in `plan_memory`."""
+    devices = sorted({g.device for g in schedule.groups if g.device.startswith("cuda")})
+    if not devices:
+        return schedule
+    facts = tuner.facts(devices[0])
+    if facts is None:
+        reason = "nothing can be measured on it now (is a CUDA graph being captured?)"
+        schedule.refusals.append(Refusal("autotune", devices[0], reason))
+        return schedule
+    if options.tunes_gemm:
+        parts = list(gemm_parts(schedule, options, facts))
+        ask(parts, options, tuner)
+        schedule = changed(schedule, parts, options, spends_inputs)
+    if options.tunes_pointwise or options.coordinate_descent_tuning:
+        parts = list(loop_parts(schedule, options))
+        if options.tunes_pointwise:
+            ask(parts, options, tuner)
+        elif options.coordinate_descent_tuning:
+            descend(parts, options, tuner)
+        schedule = changed(schedule, parts, options, spends_inputs)
+    return schedule
+
+
+def ask(parts: Sequence[Part], options: InductorOptions, tuner: Tuner) -> None:
+    """Let the tuner choose a way for each part; equal parts are asked about once."""
+    distinct: dict[tuple[str, str, str], Part] = {}
+    for part in parts:
+        distinct.setdefault(identity(part), part)
+    contests = [part.contest(options) for part in distinct.values()]
+    answers = dict(zip(distinct, tuner.choose(contests), strict=True))
+    for part in parts:
+        part.chosen = answers[identity(part)]
+    if options.coordinate_descent_tuning:
+        descend(parts, options, tuner)
+
+
+def identity(part: Part) -> tuple[str, str, str]:
+    """What parts have in common that are the same work."""
+    return part.title, part.key, part.device
+
+
+def descend(parts: Sequence[Part], options: InductorOptions, tuner: Tuner) -> None:
+    """Change one number of a part's tiling at a time while that helps."""
+    active = list(parts)
+    options = replace(options, coordinate_descent_tuning=False)
+    for _ in range(DESCENT_ROUNDS):
+        asked = []
+        for part in active:
+            way = part.ways[part.chosen]
+            tiling = way.groups[0].tiling
+            if tiling is None:
+                continue
+            part.ways = [way] + [
+                Way(str(near), (replace(way.groups[0], tiling=near), *way.groups[1:]), way.buffers)
+                for near in neighbours(tiling)  # type: ignore[arg-type]
+            ]
+            part.chosen = 0
+            asked.append(part)
+        if not asked:
+            return
+        ask(asked, options, tuner)
+        active = [part for part in asked if part.chosen]
+
+
+def changed(
+    schedule: Schedule, parts: Sequence[Part], options: InductorOptions, spends_inputs: bool
+) -> Schedule:
+    """The schedule with each part computed in the chosen way, ordered and planned again."""
+    before = schedule.groups
+    groups: list[tuple[Group, ...]] = [(group,) for group in before]
+    nodes: list[tuple[Node, ...]] = [(node,) for node in schedule.lowered.nodes]
+    buffers = dict(schedule.lowered.buffers)
+    for part in parts:
+        way = part.ways[part.chosen]
+        for number in part.groups:
+            groups[number] = ()
+        groups[part.groups[-1]] = way.groups
+        buffers |= way.buffers
+        old = [node for number in part.groups for node in before[number].nodes]
+        new = [node for group in way.groups for node in group.nodes]
+        for node in old:
+            if node not in new:  # an extern call, which nests replace
+                nodes[node.order] = tuple(each for each in new if each not in old)
+    lowered = replace(
+        schedule.lowered, nodes=[node for each in nodes for node in each], buffers=buffers
+    )
+    flat = [group for each in groups for group in each]
+    flat = [flat[number] for number in GroupOrder(lowered, flat).sorted()]
+    memory = plan_memory(lowered, flat, options, spends_inputs)
+    return Schedule(lowered, flat, memory, schedule.refusals)

@@ -1,0 +1,327 @@
+"""Tuned schedules: every way to compute a part is right, and the program takes the chosen one.
+
+There is no GPU here: graphs are declared on one, the tuner is a stand-in that takes the way it is
+told, and the programs run through the reference generator on CPU tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from flambeau_inductor import InductorOptions, compile_graph
+from flambeau_inductor.codegen.reference import ReferenceBackend
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_runtime import check_program
+from flambeau_runtime.dims import evaluate
+from flambeau_runtime.program import Extern, Launch
+from flambeau_runtime.tuning.contest import DeviceFacts
+
+aten = torch.ops.aten
+OPTIONS = InductorOptions(debug_checks=True, max_autotune_gemm=True)
+
+
+class StandIn:
+    """A tuner that takes the last way whose name contains a text, else the first."""
+
+    def __init__(self, wanted: str = "x") -> None:
+        self.wanted = wanted
+        self.contests = []
+
+    def facts(self, device: str) -> DeviceFacts:
+        return DeviceFacts()
+
+    def choose(self, contests):
+        self.contests += contests
+        return [self.answer(contest) for contest in contests]
+
+    def answer(self, contest) -> int:
+        names = [candidate.name for candidate in contest.candidates]
+        fitting = [n for n, name in enumerate(names) if self.wanted in name and "aten" not in name]
+        return fitting[-1] if fitting else 0
+
+
+class OnGpu:
+    """Builds graphs whose tensors are declared on a GPU."""
+
+    def __init__(self, *tensors: torch.Tensor, env: SizeEnv | None = None, shapes=()) -> None:
+        """`shapes`: of the first tensors, with symbols of `env`."""
+        self.tensors = tensors
+        specs = [spec_of(t).replace(device=torch.device("cuda:0")) for t in tensors]
+        for number, shape in enumerate(shapes):
+            old = specs[number]
+            specs[number] = Spec.of(shape, dtype=old.dtype, device=old.device)
+        self.graph = Graph([Value(f"x{i}", spec) for i, spec in enumerate(specs)], env=env)
+        self.builder = Builder(self.graph.nodes, [value.name for value in self.graph.inputs])
+
+    def call(self, op, *args, **kwargs) -> Value:
+        """A call of ATen, its result's Spec from a run on the CPU."""
+        run = [self.example(a) if isinstance(a, Value) else a for a in args]
+        spec = spec_of(op(*run, **kwargs)).replace(device=torch.device("cuda:0"))
+        value = Value(self.builder.fresh_name(), spec)
+        value.producer = Node(op, args, kwargs, (value,), "")
+        self.graph.nodes.append(value.producer)
+        return value
+
+    @staticmethod
+    def example(value: Value) -> torch.Tensor:
+        spec = value.spec
+        return (
+            torch.zeros(spec.shape, dtype=spec.dtype).as_strided(spec.shape, spec.stride)
+            if 0 in spec.shape
+            else torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype)
+        )
+
+    def spread(self, value: Value, like: Value) -> Value:
+        shape = like.spec.shape
+        for _ in range(len(shape) - len(value.spec.shape)):
+            value = self.builder.unsqueeze(value, 0)
+        return self.builder.expand(value, shape)
+
+    def run(self, outputs, tuner, options=OPTIONS):
+        """The results on CPU tensors, and the Program."""
+        self.graph.outputs = list(outputs)
+        backend = ReferenceBackend()
+        program = compile_graph(self.graph, options, backends={"cuda": backend}, tuner=tuner)
+        check_program(program)
+        here = dataclasses.replace(
+            program,
+            tensors=tuple(dataclasses.replace(t, device="cpu") for t in program.tensors),
+        )
+        return backend.load(here)(*self.tensors), program
+
+
+def kinds(program) -> list[str]:
+    """What the program's steps do, launches by the label of their kernel."""
+    return [
+        step.op if isinstance(step, Extern) else step.kernel
+        for step in program.steps
+        if isinstance(step, (Extern, Launch))
+    ]
+
+
+def linear_gelu(bias=True):
+    """relu(x @ w + b) * r, twice read."""
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(64, 96), torch.randn(96, 80), torch.randn(80), torch.randn(64, 80))
+    x, w, b, r = on.graph.inputs
+    y = on.call(aten.addmm.default, b, x, w) if bias else on.call(aten.mm.default, x, w)
+    z = on.builder.mul(on.builder.tanh(y), r)
+    return on, y, z
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_nest_joins_the_product(bias: bool) -> None:
+    on, _, z = linear_gelu(bias)
+    tuner = StandIn()
+    (result,), program = on.run([z], tuner)
+    x, w, b, r = on.tensors
+    torch.testing.assert_close(result, ((x @ w + b if bias else x @ w).tanh() * r))
+    assert len(kinds(program)) == 1 and "mm_mul_tanh" in kinds(program)[0]
+    (contest,) = tuner.contests
+    assert contest.title == "mm(64x96, 96x80)"  # a float32 bias is the nest's already
+    assert contest.candidates[0].name.startswith("aten.")
+
+
+def test_first_way_changes_nothing() -> None:
+    on, _, z = linear_gelu()
+    (_,), tuned = on.run([z], StandIn("nothing has this name"))
+    other, _, same = linear_gelu()
+    (_,), plain = other.run([same], None)
+    assert kinds(tuned) == kinds(plain)
+
+
+def test_product_that_others_read_is_stored() -> None:
+    on, y, z = linear_gelu()
+    total = on.builder.sum(z, (1,))
+    results, program = on.run([y, z, total], StandIn())
+    x, w, b, r = on.tensors
+    expected = torch.addmm(b, x, w)
+    gated = expected.tanh() * r
+    for ours, theirs in zip(results, (expected, gated, gated.sum(1)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert not any(name.startswith("aten") for name in kinds(program))
+
+
+def test_split_inner_axis() -> None:
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(16, 2048), torch.randn(2048, 32), torch.randn(32))
+    x, w, b = on.graph.inputs
+    z = on.builder.exp(on.call(aten.addmm.default, b, x, w, beta=0.5, alpha=0.01))
+    (result,), program = on.run([z], StandIn("4 parts"))
+    x, w, b = on.tensors
+    torch.testing.assert_close(result, torch.addmm(b, x, w, beta=0.5, alpha=0.01).exp())
+    assert len(kinds(program)) == 2 and "parts" in kinds(program)[0]
+
+
+def test_two_split_products() -> None:
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(16, 1024), torch.randn(1024, 32), torch.randn(1024, 48))
+    x, v, w = on.graph.inputs
+    results, program = on.run(
+        [on.call(aten.mm.default, x, each) for each in (v, w)], StandIn("4 parts")
+    )
+    x, v, w = on.tensors
+    torch.testing.assert_close(results[0], x @ v, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(results[1], x @ w, rtol=1e-4, atol=1e-3)
+    assert sum("parts" in name for name in kinds(program)) == 2
+
+
+def test_batches_transposed_and_viewed() -> None:
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(3, 33, 65), torch.randn(3, 40, 65), torch.randn(3, 40, 33))
+    x, y, r = on.graph.inputs
+    turned = on.builder.permute(y, (0, 2, 1))
+    product = on.call(aten.bmm.default, x, turned)
+    z = on.builder.add(on.builder.permute(product, (0, 2, 1)), r)
+    (result,), _ = on.run([z], StandIn())
+    x, y, r = on.tensors
+    torch.testing.assert_close(result, (x @ y.mT).mT + r)
+
+
+def test_zero_beta_ignores_what_is_added() -> None:
+    on = OnGpu(torch.full((40,), torch.nan), torch.randn(32, 64), torch.randn(64, 40))
+    b, x, w = on.graph.inputs
+    (result,), _ = on.run([on.call(aten.addmm.default, b, x, w, beta=0)], StandIn())
+    torch.testing.assert_close(result, on.tensors[1] @ on.tensors[2])
+
+
+def test_integers() -> None:
+    x, w = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((48, 64), (64, 40)))
+    on = OnGpu(x, w)
+    product = on.call(aten._int_mm.default, *on.graph.inputs)
+    (result,), program = on.run([product], StandIn())
+    assert torch.equal(result, x.int() @ w.int())
+    assert kinds(program) == ["cuda_int_mm_0"]
+
+
+def test_two_products_in_one_sum_make_no_circle() -> None:
+    """Each of two nests reads both products: only one may be joined."""
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(32, 64), torch.randn(64, 48), torch.randn(64, 48))
+    x, v, w = on.graph.inputs
+    a, b = on.call(aten.mm.default, x, v), on.call(aten.mm.default, x, w)
+    first = on.builder.mul(on.builder.tanh(a), b)
+    second = on.call(aten.mm.default, first, on.builder.permute(on.builder.exp(v), (1, 0)))
+    results, program = on.run([first, second], StandIn())
+    x, v, w = on.tensors
+    expected = (x @ v).tanh() * (x @ w)
+    torch.testing.assert_close(results[0], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(results[1], expected @ v.exp().T, rtol=1e-4, atol=1e-3)
+    assert not any(name.startswith("aten") for name in kinds(program))
+
+
+def test_equal_layers_are_one_contest() -> None:
+    on = OnGpu(torch.randn(32, 64), *(torch.randn(64, 64) for _ in range(3)))
+    x, *weights = on.graph.inputs
+    for w in weights:
+        x = on.builder.tanh(on.call(aten.mm.default, x, w))
+    tuner = StandIn()
+    (result,), _ = on.run([x], tuner)
+    assert len(tuner.contests) == 1
+    x, *weights = on.tensors
+    for w in weights:
+        x = (x @ w).tanh()
+    torch.testing.assert_close(result, x)
+
+
+def test_without_a_tuner_or_options_nothing_is_measured() -> None:
+    on, _, z = linear_gelu()
+    tuner = StandIn()
+    on.run([z], tuner, InductorOptions(debug_checks=True))
+    assert not tuner.contests
+
+
+def test_backends() -> None:
+    for backends, count in (("ATEN", 0), ("TRITON", 1), ("ATEN,TRITON", 1)):
+        on, _, z = linear_gelu()
+        tuner = StandIn()
+        options = dataclasses.replace(OPTIONS, max_autotune_gemm_backends=backends)
+        on.run([z], tuner, options)
+        assert len(tuner.contests) == count
+        if count:
+            names = [candidate.name for candidate in tuner.contests[0].candidates]
+            assert any(name.startswith("aten") for name in names) == ("ATEN" in backends)
+
+
+def test_loops_and_descent() -> None:
+    on = OnGpu(torch.randn(64, 96))
+    z = on.builder.tanh(on.graph.inputs[0])
+    tuner = StandIn("warps=2")
+    options = InductorOptions(max_autotune_pointwise=True, coordinate_descent_tuning=True)
+    (result,), _ = on.run([z], tuner, options)
+    torch.testing.assert_close(result, on.tensors[0].tanh())
+    assert len(tuner.contests) > 1 and tuner.contests[0].title == "tanh(6144)"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_factors_computed_in_the_kernel(turned: bool) -> None:
+    """Dequantised weights, and a pointwise function of the other factor."""
+    torch.manual_seed(0)
+    weights = torch.randint(-20, 20, (40, 64) if turned else (64, 40), dtype=torch.int8)
+    scale = torch.rand(40, 1) if turned else torch.rand(40)
+    on = OnGpu(torch.randn(32, 64, dtype=torch.bfloat16), weights, scale)
+    x, q, s = on.graph.inputs
+    b = on.builder
+    w = b.mul(b.cast(q, torch.float32), b.expand(s, q.spec.shape) if turned else on.spread(s, q))
+    w = b.cast(w, torch.bfloat16)
+    wide = b.cast(b.tanh(b.cast(x, torch.float32)), torch.bfloat16)
+    product = on.call(aten.mm.default, wide, b.permute(w, (1, 0)) if turned else w)
+    z = b.cast(b.tanh(b.cast(product, torch.float32)), torch.bfloat16)
+    tuner = StandIn()
+    (result,), program = on.run([z], tuner)
+    x, q, s = on.tensors
+    w = (q.float() * s).bfloat16()
+    expected = (x.float().tanh().bfloat16() @ (w.t() if turned else w)).float().tanh()
+    torch.testing.assert_close(result.float(), expected, rtol=2e-2, atol=2e-2)
+    assert len(kinds(program)) == 1, kinds(program)
+    (contest,) = tuner.contests
+    for candidate in contest.candidates:
+        text = candidate.make().sources[0].text
+        if "aten" not in candidate.name:
+            assert ".to(tl.bfloat16)" in text.split("tl.dot")[0]
+
+
+def test_a_factor_that_others_read_is_not_computed_again() -> None:
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(32, 64), torch.randn(64, 40))
+    x, w = on.graph.inputs
+    t = on.builder.tanh(x)
+    results, program = on.run([t, on.call(aten.mm.default, t, w)], StandIn())
+    x, w = on.tensors
+    torch.testing.assert_close(results[0], x.tanh())
+    torch.testing.assert_close(results[1], x.tanh() @ w, rtol=1e-4, atol=1e-4)
+    assert len(kinds(program)) == 2
+
+
+def test_symbolic_sizes() -> None:
+    """The kernel takes the sizes of a call; likely ones are measured."""
+    torch.manual_seed(0)
+    env = SizeEnv()
+    rows = env.symbol(48, "rows")
+    for count in (33, 48, 70):
+        x, w, r = torch.randn(count, 64), torch.randn(64, 40), torch.randn(count, 40)
+        on = OnGpu(x, r, w, env=env, shapes=((rows, 64), (rows, 40)))
+        a, c, b = on.graph.inputs
+        spec = Spec.of((rows, 40), device=torch.device("cuda:0"))
+        product = Value("product", spec)
+        product.producer = Node(aten.mm.default, (a, b), {}, (product,), "")
+        on.graph.nodes.append(product.producer)
+        tuner = StandIn()
+        (result,), program = on.run([on.builder.add(on.builder.tanh(product), c)], tuner)
+        torch.testing.assert_close(result, (x @ w).tanh() + r)
+        assert kinds(program) == ["cuda_mm_add_tanh_0"]
+        (contest,) = tuner.contests
+        assert contest.numbers == (48,) and contest.title == "mm(s0x64, 64x40)"
+        for candidate in contest.candidates:
+            alone = candidate.make()
+            check_program(alone)
+            assert len(alone.inputs) == 4 and "tma" not in candidate.name
+            for launch in alone.steps:
+                if isinstance(launch, Launch):
+                    assert evaluate(launch.grid[0], {"s0": 48}) > 0

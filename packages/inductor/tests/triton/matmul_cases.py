@@ -1,0 +1,131 @@
+"""Matrix products of the loop IR in every form that their writer knows, for `cases.all_cases`."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
+from flambeau_inductor.indexing.expressions import symbol
+from flambeau_inductor.ir import Axis, LoopKernel, Param
+from flambeau_inductor.lowering.body_builder import BodyBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cases import Case
+
+F32, F16, BF16, I8, I32 = torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int32
+
+SMALL = MatmulTiling(16, 32, 32, warps=1, stages=2)
+EPILOGUES = ("none", "bias_gelu", "residual_two_outputs", "relu_row_scale")
+
+
+def matmul_cases() -> Iterator[Case]:
+    """Odd sizes, one row, one lane, transposed operands, batches, prologues, epilogues, dtypes."""
+    for (m, n, k), epilogue in product(((32, 64, 64), (37, 45, 51)), EPILOGUES):
+        yield matmul(m, n, k, F16, epilogue=epilogue)
+    for m, n, k in ((1, 40, 33), (40, 1, 33), (17, 19, 2), (100, 70, 100)):
+        yield matmul(m, n, k, F16, epilogue="bias_gelu")
+    for left, right in product((False, True), repeat=2):
+        yield matmul(37, 45, 51, F16, transposed=(left, right))
+    yield matmul(37, 45, 51, BF16, epilogue="bias_gelu")
+    yield matmul(37, 45, 51, F32, epilogue="bias_gelu")
+    yield matmul(37, 45, 64, I8)
+    yield matmul(20, 45, 51, F16, batch=3, epilogue="residual_two_outputs")
+    yield matmul(20, 45, 51, F16, batch=3, transposed=(False, True))
+    yield matmul(37, 45, 51, F16, prologue=True)
+    yield matmul(20, 45, 51, F16, prologue=True, batch=2, epilogue="bias_gelu")
+    yield matmul(37, 45, 51, F16, dynamic=True, epilogue="bias_gelu")
+    yield matmul(0, 45, 51, F16, dynamic=True)
+    persistent = MatmulTiling(16, 32, 32, warps=4, stages=2, programs=3)
+    yield matmul(100, 70, 51, F16, epilogue="bias_gelu", tiling=persistent)
+    described = MatmulTiling(64, 64, 64, warps=4, stages=2, programs=3, descriptors=True)
+    for left, right in product((False, True), repeat=2):
+        yield matmul(136, 72, 152, F16, transposed=(left, right), epilogue="bias_gelu",
+                     tiling=described)  # fmt: skip
+
+
+def matmul(
+    m: int, n: int, k: int, dtype: torch.dtype, *, epilogue: str = "none", batch: int = 1,
+    transposed: tuple[bool, bool] = (False, False), prologue: bool = False, dynamic: bool = False,
+    tiling: MatmulTiling = SMALL,
+) -> Case:  # fmt: skip
+    """One product, as a kernel and buffers."""
+    from cases import Case
+
+    total = I32 if dtype is I8 else F32
+    sizes = {"b": batch, "m": m, "n": n, "k": k}
+    names = [name for name in "bmn" if sizes[name] != 1]
+    at = {name: symbol(f"i{number}") for number, name in enumerate(names)}
+    at["k"] = symbol("r0")
+    rows = symbol("k0") if dynamic else m
+    extents = sizes | {"m": rows}
+
+    def index(order: str):
+        """A contiguous index over dims, the last one fastest."""
+        result, stride = 0, 1
+        for name in reversed(order):
+            result, stride = result + at.get(name, 0) * stride, stride * extents[name]
+        return result + symbol("zero") * 0
+
+    def tensor(order: str, dtype: torch.dtype) -> torch.Tensor:
+        count = 1
+        for name in order:
+            count *= sizes[name]
+        if not dtype.is_floating_point:
+            return torch.randint(-5, 5, (count,), dtype=dtype)
+        return torch.randn(count).to(dtype)
+
+    builder = BodyBuilder()
+    params: list[Param] = []
+    buffers: list[torch.Tensor] = []
+
+    def load(order: str, dtype: torch.dtype) -> str:
+        params.append(Param(f"b{len(params)}", dtype, "read"))
+        buffers.append(tensor(order, dtype))
+        return builder.load(params[-1].name, index(order), dtype)
+
+    def store(value: str, dtype: torch.dtype) -> None:
+        params.append(Param(f"b{len(params)}", dtype, "write"))
+        buffers.append(tensor("bmn", dtype))
+        builder.store(params[-1].name, index("bmn"), builder.cast(value, dtype))
+
+    left = load("bkm" if transposed[0] else "bmk", dtype)
+    right = load("bnk" if transposed[1] else "bkn", dtype)
+    if prologue:
+        wide = builder.cast(left, F32)
+        wide = builder.pointwise("reciprocal", builder.pointwise("exp", wide))
+        left = builder.compute("cast", (builder.pointwise("add", wide, wide),), dtype)
+        scale = builder.cast(load("n", I8), F32)
+        right = builder.compute(
+            "cast", (builder.pointwise("mul", builder.cast(right, F32), scale),), dtype
+        )
+    factors = [builder.compute("cast", (x,), total) if dtype is not total else x
+               for x in (left, right)]  # fmt: skip
+    value = builder.reduce("sum", builder.pointwise("mul", *factors), total)
+    result = total if total is I32 else dtype
+    if epilogue == "bias_gelu":
+        value = builder.pointwise("add", value, builder.cast(load("n", dtype), F32))
+        value = builder.pointwise("mul", value, builder.pointwise("erf", value))
+    elif epilogue == "residual_two_outputs":
+        store(value, F32)
+        value = builder.pointwise("add", value, builder.cast(load("bmn", dtype), F32))
+    elif epilogue == "relu_row_scale":
+        zero = builder.constant(0.0, F32)
+        value = builder.pointwise("maximum", value, zero)
+        value = builder.pointwise("mul", value, load("m", F32))
+    store(value, result)
+    outer = tuple(Axis(at[name], extents[name]) for name in names)
+    kernel = LoopKernel(
+        "cuda", tuple(params), (symbol("k0"),) if dynamic else (), outer,
+        (Axis(at["k"], k),), builder.finish(),
+    )  # fmt: skip
+    name = "-".join(
+        ["matmul", f"{batch}x{m}x{n}x{k}", str(dtype), epilogue, str(transposed), str(tiling)]
+        + ["prologue"] * prologue + ["dynamic"] * dynamic
+    )  # fmt: skip
+    error = {F16: 2e-3, BF16: 2e-2, F32: 1e-4}.get(dtype, 0.0)
+    return Case(name, kernel, buffers, (m,) if dynamic else (), error, tiling)

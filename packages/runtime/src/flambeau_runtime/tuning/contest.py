@@ -1,0 +1,62 @@
+"""What a compiler asks a tuner: which of several Programs that compute the same is the fastest.
+
+Contest("addmm(4096x4096, 4096x4096)", key, "cuda:0",
+        (Candidate("aten.addmm.out + gelu", make0), Candidate("128x256x64 ...", make1)), 2e-2)
+->  1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flambeau_runtime.program import Program
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What cost models know of a GPU; the defaults are an H100's."""
+
+    multiprocessors: int = 132
+    shared: int = 227 * 1024
+    """Bytes of shared memory that one program may have."""
+    capability: int = 90
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute: `make` emits its Program, if it has to be built."""
+
+    name: str
+    make: Callable[[], Program]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Candidates that take the same inputs and return the same outputs. The first is what would run
+    without tuning: it is trusted, and the results of others are compared with it.
+
+    `key` says all that the times depend on, but for the device and the versions of the tools.
+    `tolerance` bounds the norm of a difference, relative to the norm of the result.
+    """
+
+    title: str
+    key: str
+    device: str
+    candidates: tuple[Candidate, ...]
+    tolerance: float
+    numbers: tuple[int, ...] = ()
+    """The values of the Programs' int inputs, which come last: likely sizes."""
+
+
+class Tuner(Protocol):
+    """Answers contests."""
+
+    def facts(self, device: str) -> DeviceFacts | None:
+        """The device as cost models see it; None where nothing can be measured now."""
+
+    def choose(self, contests: Sequence[Contest]) -> list[int]:
+        """For each contest the number of the candidate to use."""

@@ -1,0 +1,119 @@
+"""`mode="max-autotune"` on a GPU: results beside eager, what is measured, what is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import flambeau
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
+
+BF16 = {"device": "cuda", "dtype": torch.bfloat16}
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-2) -> None:
+    assert ours.dtype is theirs.dtype and ours.stride() == theirs.stride()
+    error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
+    assert error <= tolerance, error
+
+
+PROGRAMS = {
+    "gelu": lambda x, w, b: F.gelu(F.linear(x, w, b)),
+    "residual and two outputs": lambda x, w, b: (
+        (y := F.linear(x, w, b)) + y.sigmoid(),
+        y.float(),
+    ),
+    "no epilogue": lambda x, w, b: x @ w.t(),
+    "softmax after": lambda x, w, b: F.linear(x, w, b).softmax(-1),
+    "added twice": lambda x, w, b: torch.addmm(b, x, w.t(), beta=0.5, alpha=2.0).relu(),
+}
+
+
+@pytest.mark.parametrize("backends", ["ATEN,TRITON", "TRITON"])
+@pytest.mark.parametrize("shape", [(256, 384, 512), (77, 333, 130), (16, 64, 4096)])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_equals_eager(name: str, shape: tuple[int, int, int], backends: str) -> None:
+    m, n, k = shape
+    x, w, b = torch.randn(m, k, **BF16), torch.randn(n, k, **BF16) / k**0.5, torch.randn(n, **BF16)
+    options = {
+        "max_autotune_gemm": True,
+        "max_autotune_gemm_backends": backends,
+        "max_autotune_candidates": 4,
+    }
+    compiled = flambeau.compile(PROGRAMS[name], options=options, fullgraph=True)
+    ours, theirs = compiled(x, w, b), PROGRAMS[name](x, w, b)
+    if not isinstance(ours, tuple):
+        ours, theirs = (ours,), (theirs,)
+    for mine, other in zip(ours, theirs, strict=True):
+        close(mine, other)
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes_measure_once(mode: str, capfd: pytest.CaptureFixture[str]) -> None:
+    x, w = torch.randn(128, 256, **BF16), torch.randn(256, 192, **BF16) / 16
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ w)
+
+    for tables in (1, 0):
+        flambeau.reset()
+        compiled = flambeau.compile(function, mode=mode)
+        for _ in range(4):
+            close(compiled(x, w), function(x, w))
+        assert capfd.readouterr().err.count("AUTOTUNE mm(128x256, 256x192)") == tables
+
+
+def test_misaligned_operands() -> None:
+    """What was tuned for aligned matrices serves others, too."""
+    compiled = flambeau.compile(
+        lambda x, w: torch.relu(x @ w),
+        options={"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"},
+        dynamic=False,
+    )
+    memory, w = torch.randn(256 * 256 + 1, **BF16), torch.randn(256, 256, **BF16) / 16
+    for x in (memory[:-1].view(256, 256), memory[1:].view(256, 256)):
+        close(compiled(x, w), torch.relu(x @ w))
+
+
+def test_batches_and_training() -> None:
+    x = torch.randn(6, 100, 64, **BF16, requires_grad=True)
+    w = torch.randn(6, 64, 80, **BF16, requires_grad=True)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.gelu(torch.bmm(x, w))
+
+    compiled = flambeau.compile(function, options={"max_autotune_gemm": True})
+    ours, theirs = compiled(x, w), function(x, w)
+    close(ours, theirs)
+    g = torch.randn_like(theirs)
+    for mine, other in zip(
+        torch.autograd.grad(ours, (x, w), g), torch.autograd.grad(theirs, (x, w), g), strict=True
+    ):
+        close(mine, other)
+
+
+def test_tf32_as_torch_says() -> None:
+    x, w = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
+    exact = x.double() @ w.double()
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision, bound in (("highest", 1e-6), ("high", 2e-3)):
+            torch.set_float32_matmul_precision(precision)
+            compiled = flambeau.compile(
+                lambda x, w: torch.relu(x @ w),
+                options={"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"},
+            )
+            close(compiled(x, w).double(), exact.relu(), bound)
+    finally:
+        torch.set_float32_matmul_precision(before)
