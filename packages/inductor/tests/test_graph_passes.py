@@ -9,6 +9,7 @@ import torch
 
 from flambeau_inductor import compile_graph
 from flambeau_inductor.check import check_graph
+from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.split_reduction import choose_parts
@@ -183,3 +184,73 @@ def test_rows_that_a_program_holds_are_not_split(
     builder = Builder([], ["x"])
     node = builder.sum(x, dims).producer
     assert (choose_parts(node, dims, InductorOptions()) > 1) == split
+
+
+# ---------------------------------------------------------------- gradients of biases
+
+
+def convolution_backward(
+    device: str, dtype: torch.dtype, mask: tuple[bool, bool, bool], transposed: bool = False
+) -> tuple[Graph, list[torch.Tensor]]:
+    """The backward of a convolution with 5 filters, and inputs."""
+    weight = (3, 5, 2, 2) if transposed else (5, 3, 2, 2)
+    shapes = ((2, 5, 7, 6), (2, 3, 6, 5) if transposed else (2, 3, 8, 7), weight)
+    tensors = [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes]
+    geometry = ((5,), (1, 1), (0, 0), (1, 1), transposed, (0, 0), 1, list(mask))
+    specs = [Spec.of(shape, dtype=dtype, device=torch.device(device)) for shape in shapes]
+    graph = Graph([Value(name, spec) for name, spec in zip("gxw", specs, strict=True)])
+    bias = Spec.of((5,), dtype=dtype, device=torch.device(device))
+    made = (Value("gx", specs[1]), Value("gw", specs[2]), Value("gb", bias))
+    outputs = tuple(out if on else None for out, on in zip(made, mask, strict=True))
+    node = Node(BACKWARD, (*graph.inputs, *geometry), {}, outputs, "model.py:1")
+    for out in outputs:
+        if out is not None:
+            out.producer = node
+    graph.nodes.append(node)
+    graph.outputs = [out for out in outputs if out is not None]
+    return graph, tensors
+
+
+BACKWARD = torch.ops.aten.convolution_backward.default
+
+
+def test_the_gradient_of_a_bias_is_a_sum_of_our_own() -> None:
+    graph, _ = convolution_backward("cuda", torch.float32, (True, True, True))
+    graph = split_bias_gradient(graph)
+    assert names(graph) == ["aten.convolution_backward.default", "sum"]
+    assert graph.nodes[0].args[-1] == [True, True, False]
+    assert graph.nodes[0].outputs[2] is None
+    check_graph(graph)
+
+
+def test_nothing_is_left_for_the_library_where_only_the_bias_counts() -> None:
+    graph, _ = convolution_backward("cuda", torch.bfloat16, (False, False, True))
+    graph = split_bias_gradient(graph)
+    assert names(graph) == ["cast", "sum", "cast"]
+    check_graph(graph)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_other_convolutions_stay(device: str) -> None:
+    mask = (True, True, device == "cpu")
+    graph, _ = convolution_backward(device, torch.float32, mask)
+    assert names(split_bias_gradient(graph)) == ["aten.convolution_backward.default"]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_stay(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, transposed: bool
+) -> None:
+    monkeypatch.setattr(
+        "flambeau_inductor.graph_passes.split_bias_gradient._has_bias",
+        lambda node: node.op is BACKWARD,
+    )
+    graph, tensors = convolution_backward("cpu", dtype, (True, True, True), transposed)
+    before = run_graph(graph, tensors)
+    after = run_graph(split_bias_gradient(graph), tensors)
+    exact = tensors[0].double().sum((0, 2, 3))
+    assert torch.equal(after[0], before[0])
+    assert torch.equal(after[1], before[1])
+    error = (before[2].double() - exact).abs().max()
+    assert (after[2].double() - exact).abs().max() <= 2 * error + 1e-5

@@ -200,9 +200,9 @@ STEPS = ["unary", "binary", "broadcast"] * 3 + [
 ]
 OPTIONS = [
     InductorOptions(debug_checks=True),
-    InductorOptions(debug_checks=True, inline_cost=1000, inline_reads=100),
-    InductorOptions(debug_checks=True, inline_cost=0, inline_reads=0, reduction_parts=3),
-    InductorOptions(debug_checks=True, inline_cost=0, inline_reads=0, smallest_overwrite=0),
+    InductorOptions(debug_checks=True, inline_cost=1000, store_cost=100),
+    InductorOptions(debug_checks=True, inline_cost=0, store_cost=-100, reduction_parts=3),
+    InductorOptions(debug_checks=True, inline_cost=0, store_cost=-100, smallest_overwrite=0),
 ]
 
 

@@ -15,9 +15,9 @@ class InductorOptions:
     inline_cost: int = 24
     """The cost in adds up to which a value with several readers is recomputed, not stored."""
 
-    inline_reads: int = 1
-    """A value computed from more large tensors than this is stored when it has several readers:
-    reading it again is then cheaper than reading those again. (Storing costs nothing where all
+    store_cost: int = 1
+    """What storing a value with several readers costs, in passes over its memory: it is stored when
+    the readers beside the first would read more than this without it. (Storing costs less where all
     readers share a kernel.)
     """
 

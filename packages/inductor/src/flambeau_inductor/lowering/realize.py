@@ -183,13 +183,8 @@ class _Realizer:
         if (
             traits.cost > MAX_CHAIN
             or traits.depth > MAX_DEPTH
-            or (
-                several
-                and (
-                    traits.cost > options.inline_cost
-                    or self.large_reads(out, traits) > options.inline_reads
-                )
-            )
+            or (several and traits.cost > options.inline_cost)
+            or self.is_cheaper_stored(out, traits)
             or traits.cost * (len(self.windows.get(out, ())) - 1) > MOVED_COST
             or (out in self.broadcast and traits.cost >= CHEAP.get(out.spec.device.type, 4))
         ):
@@ -200,10 +195,16 @@ class _Realizer:
         on_gpu = value.spec.device.type != "cpu"
         return on_gpu and not traits.reads and max(traits.cost, traits.depth) <= MAX_CHAIN
 
-    def large_reads(self, value: Value, traits: Traits) -> int:
-        """How many tensors of about its size the value reads: the cost of each further reader."""
+    def is_cheaper_stored(self, value: Value, traits: Traits) -> bool:
+        """Whether its readers move less memory if the value has some.
+
+        Stored by the kernel of one reader, it is written once and read by the other ones; otherwise
+        each other reader reads what it is computed from.
+        """
         size = _elements(value)
-        return sum(2 * _elements(root) >= size for root in traits.reads)
+        reads = sum(2 * _elements(root) >= size for root in traits.reads)
+        others = self.readers.get(value, 0) - 1
+        return others * reads > others + self.options.store_cost
 
     def combine(self, node: Node, operands: list[Value]) -> Traits:
         name = node.op.name
