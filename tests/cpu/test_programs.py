@@ -9,7 +9,16 @@ import warnings
 import pytest
 
 from tests.differential import differences
-from tests.programs import dtypes, indexing, memory, mutation, neural, pointwise, reductions
+from tests.programs import (
+    dtypes,
+    indexing,
+    memory,
+    mutation,
+    neural,
+    pointwise,
+    reductions,
+    updates,
+)
 
 TABLES = {
     "pointwise": pointwise.PROGRAMS,
@@ -19,6 +28,7 @@ TABLES = {
     "memory": memory.PROGRAMS,
     "mutation": mutation.PROGRAMS,
     "neural": neural.PROGRAMS,
+    "updates": updates.PROGRAMS,
 }
 
 

@@ -113,7 +113,8 @@ class ExternCall:
     """A call of ATen.  Arguments nest TensorRef, SizeRef and plain values.
 
     `results`: buffers of role "extern" that it makes (None: dropped). `out`: (keyword, buffer)
-    pairs of role "computed" that it writes. `effect`: it draws random numbers or checks the data
+    pairs of role "computed" that it writes; `mutates`: the buffers of arguments that it changes in
+    place, which count as read, too. `effect`: it draws random numbers or checks the data
     (`is_check`), and so stays, at its place among its like. `may_alias`: a result may be a window
     on an operand. `can_raise`: for what its operands hold.
     """
@@ -131,6 +132,7 @@ class ExternCall:
     may_alias: bool = False
     can_raise: bool = False
     where: str = ""
+    mutates: tuple[str, ...] = ()
 
     @property
     def relies_on_checks(self) -> bool:
@@ -140,7 +142,8 @@ class ExternCall:
     @property
     def writes(self) -> set[str]:
         """Names of the buffers it writes or makes."""
-        return {name for name in self.results if name is not None} | {name for _, name in self.out}
+        made = {name for name in self.results if name is not None}
+        return made | {name for _, name in self.out} | {*self.mutates}
 
     def __str__(self) -> str:
         results = ", ".join(name or "_" for name in self.results)
@@ -155,7 +158,8 @@ Node = LoopNest | ExternCall
 @dataclass(eq=False, slots=True)
 class Lowered:
     """A graph as nests and extern calls. `inputs`: names in call order; those that are no buffers
-    are ints. `outputs`: TensorRef, SizeRef or None, as the graph's.
+    are ints. `outputs`: TensorRef, SizeRef or None, as the graph's. `updated`: buffers that are
+    written again, at some places, when all of them have been written: an order of writes matters.
     """
 
     graph: Graph
@@ -166,6 +170,7 @@ class Lowered:
     nodes: list[Node] = field(default_factory=list)
     outputs: list[TensorRef | SizeRef | None] = field(default_factory=list)
     write_counts: dict[str, int] = field(default_factory=dict)
+    updated: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
         lines = [

@@ -13,6 +13,7 @@ from flambeau_inductor.lowering.lower_graph import lower_graph
 from flambeau_inductor.schedule import Schedule
 from flambeau_inductor.scheduler.fusion import fuse
 from flambeau_inductor.scheduler.memory import plan_memory
+from flambeau_inductor.scheduler.update_in_place import update_in_place
 from flambeau_prims.graph import Graph
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
 def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool = False) -> Schedule:
     """Transform, lower, fuse, order and plan."""
     lowered = lower_graph(run_passes(graph, options, GRAPH_PASSES), options)
+    # Before fusion, which would make one kernel of an update and the copy back.
+    update_in_place(lowered)
     if options.debug_checks:
         check_lowered(lowered)
     fusion = fuse(lowered, options)

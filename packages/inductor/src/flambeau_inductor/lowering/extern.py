@@ -6,6 +6,8 @@ y = aten.mm.default(x, w)  ->  extern aten.mm.out(x, w, out=buf3), buf3 allocate
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_prims.graph import Value
 from flambeau_prims.operator_facts import is_check
+from flambeau_prims.primitives import DTYPES, Prim
 from flambeau_prims.raising import can_raise
 from flambeau_prims.rules.registry import aliasing
 from flambeau_prims.sizes import Expr
@@ -90,6 +93,53 @@ def lower_extern(
         can_raise(node.op, node.args),
         node.where,
     )
+
+
+UPDATES = frozenset({
+    "index_put", "index_copy", "index_add", "index_fill", "index_reduce", "scatter", "scatter_add",
+    "scatter_reduce", "masked_scatter", "put",
+})  # fmt: skip
+"""Operators of ATen that copy their first operand and change some places of the copy."""
+
+
+@cache
+def in_place_variant(op: Any) -> Any:
+    """The overload that changes those places of the first operand itself; None if there is none."""
+    namespace, _, name = op._schema.name.partition("::")
+    if namespace != "aten" or name not in UPDATES:
+        return None
+    variant = getattr(getattr(torch.ops.aten, f"{name}_", None), op._overloadname, None)
+    if variant is None:
+        return None
+    ours, theirs = (
+        [(argument.name, str(argument.type)) for argument in each._schema.arguments]
+        for each in (op, variant)
+    )
+    return variant if ours == theirs else None
+
+
+def is_update(node: Node) -> bool:
+    """Whether a call of ATen is lowered as a copy of its first operand and an in-place call."""
+    if isinstance(node.op, Prim) or in_place_variant(node.op) is None:
+        return False
+    x, (out,) = node.args[0], node.outputs
+    return (
+        isinstance(x, Value)
+        and out is not None
+        and out.spec.dtype in DTYPES
+        and list(node.operands()).count(x) == 1
+    )
+
+
+def lower_update(
+    node: Node, order: int, tensor: Callable[[Value], TensorRef], copy: TensorRef
+) -> ExternCall:
+    """The in-place call of an update on the copy of its first operand."""
+    x = node.args[0]
+    call = lower_extern(
+        node, order, lambda value: copy if value is x else tensor(value), lambda value, role: ""
+    )
+    return replace(call, op=op_name(in_place_variant(node.op)), results=(), mutates=(copy.buffer,))
 
 
 def copy_into(order: int, source: TensorRef, target: TensorRef) -> ExternCall:

@@ -18,11 +18,17 @@ import sympy
 from flambeau_inductor.indexing.expressions import int_if_known, linear, symbol
 from flambeau_inductor.indexing.sizes import SizeTable
 from flambeau_inductor.indexing.symbols import SymbolSources
-from flambeau_inductor.ir import Axis
+from flambeau_inductor.ir import Axis, Load
 from flambeau_inductor.lowering.elements import Elements
-from flambeau_inductor.lowering.extern import copy_into, copy_to_device, lower_extern
+from flambeau_inductor.lowering.extern import (
+    copy_into,
+    copy_to_device,
+    is_update,
+    lower_extern,
+    lower_update,
+)
 from flambeau_inductor.lowering.index import store_scattered
-from flambeau_inductor.lowering.realize import MAX_INLINE_CAT, realize, result_of
+from flambeau_inductor.lowering.realize import realize, result_of
 from flambeau_inductor.lowering.reduction import combine_parts, lower_reduction
 from flambeau_inductor.lowering.registry import load_all
 from flambeau_inductor.lowering.scan import follow, follow_one
@@ -103,6 +109,9 @@ class _GraphLowering:
 
     def lower_node(self, node: Node) -> None:
         nodes = self.lowered.nodes
+        if is_update(node):
+            self.update(node)
+            return
         if not isinstance(node.op, Prim):
             nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))
             return
@@ -122,12 +131,27 @@ class _GraphLowering:
             self.reduction_nest(node)
         elif node.op.kind in (Kind.SCAN, Kind.SORT):
             self.scan_nest(node)
-        elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
+        elif node.op.name == "cat" and self.realized.in_parts(node):
             self.cat_nests(node)
         elif node.op.kind is Kind.SCATTER:
             self.scatter_nests(node)
         else:
             self.pointwise_nest(out, node.where)
+
+    def update(self, node: Node) -> None:
+        """A copy of what is updated, and a call that changes the copy."""
+        x, (out,) = node.args[0], node.outputs
+        assert out is not None
+        if not _is_empty(out.spec.shape):
+            axes, index = self.axes(out.spec.shape, out.spec.stride, "i")
+            elements = self.elements(axes, out.spec.device)
+            name = elements.element(x, index)
+            self.finish(elements, self.make(out), out.spec, index, name, axes, (), node.where)
+        else:
+            self.make(out)
+        nodes = self.lowered.nodes
+        nodes.append(lower_update(node, len(nodes), self.tensor, self.tensor(out)))
+        self.lowered.updated.add(self.memory[out])
 
     def copy_value(self, value: Value, target: Value) -> None:
         """Copy a value of a dtype without kernels into another's memory, allocated if needed."""
@@ -233,9 +257,13 @@ class _GraphLowering:
         self.finish(elements, self.make(out), out.spec, index, name, outer, inner, node.where)
 
     def cat_nests(self, node: Node) -> None:
-        """Each part of a long cat, copied to its place by a separate nest."""
+        """Each part of a cat, copied to its place by a separate nest. Parts computed from other
+        places of a value that the cat may overwrite are computed beforehand.
+        """
         out = result_of(node)
         xs, dim = node.args
+        if node in self.realized.parted:
+            xs = self.parts_apart(node)
         buffer = self.make(out)
         start: sympy.Expr = sympy.S.Zero
         for x in xs:
@@ -259,6 +287,14 @@ class _GraphLowering:
         self.finish(elements, buffer, out.spec, index, name, axes, (), node.where)
         if _is_empty(source.spec.shape):
             return
+        base = self.realized.root(x)
+        if base in self.realized.overwritten:
+            # The copy can go only if what is read from the base is read beforehand.
+            kept = self.memory[base]
+            source, *indices = (
+                self.apart(item, node.where) if item and kept in self.sources_of(item) else item
+                for item in (source, *indices)
+            )
         spec = source.spec
         # A CPU adds in the order of the indices, as eager does.
         order = spec.fresh(spec.shape).stride if spec.device.type == "cpu" else spec.stride
@@ -267,6 +303,50 @@ class _GraphLowering:
         store_scattered(elements, (buffer, out), indices, source, index, accumulate)
         elements.labels[node.op.name] = None
         self.append(elements, spec, axes, (), node.where)
+
+    def parts_apart(self, node: Node) -> list[Value]:
+        """The parts of a cat, in separate memory if they are computed from elements that the cat
+        may overwrite, other than those at their own place.
+        """
+        out = result_of(node)
+        xs, dim = node.args
+        base = self.realized.parted[node]
+        kept, older = self.memory[base], set()
+        while base.producer is not None and base.producer in self.realized.parted:
+            base = self.realized.parted[base.producer]
+            older.add(self.memory[base])
+        strides = self.sizes.convert_all(out.spec.stride)
+        start: sympy.Expr = sympy.S.Zero
+        result = []
+        for x in xs:
+            axes, index = self.axes(x.spec.shape, out.spec.stride, "i")
+            elements = self.elements(axes, out.spec.device)
+            elements.element(x, index)
+            place = linear(index, strides, start * strides[dim])
+            loads = [s for s in elements.builder.statements if isinstance(s, Load)]
+            elsewhere = any(
+                load.buffer in older or (load.buffer == kept and load.index != place)
+                for load in loads
+            )
+            result.append(self.apart(x, node.where) if elsewhere else x)
+            start = start + self.sizes.convert(x.spec.shape[dim])
+        return result
+
+    def sources_of(self, value: Value) -> set[str]:
+        """The buffers that a value is computed from."""
+        axes, index = self.axes(value.spec.shape, value.spec.stride, "i")
+        elements = self.elements(axes, value.spec.device)
+        elements.element(value, index)
+        return {s.buffer for s in elements.builder.statements if isinstance(s, Load)}
+
+    def apart(self, value: Value, where: str) -> Value:
+        """A copy of a value, row by row."""
+        copy = Value(f"{value.name}_apart", value.spec.fresh())
+        axes, index = self.axes(copy.spec.shape, copy.spec.stride, "i")
+        elements = self.elements(axes, copy.spec.device)
+        name = elements.element(value, index)
+        self.finish(elements, self.make(copy), copy.spec, index, name, axes, (), where)
+        return copy
 
     def axes(
         self, shape: Sequence[Size], stride: Sequence[Size], prefix: str

@@ -12,9 +12,10 @@ realized themselves: they are windows on their root's memory, or index maps inli
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.lowering.extern import is_update
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.graph import Value, values_in
 from flambeau_prims.primitives import DTYPES, Kind, Prim
@@ -24,6 +25,7 @@ from flambeau_prims.sizes import hint_of
 if TYPE_CHECKING:
     from flambeau_inductor.options import InductorOptions
     from flambeau_prims.graph import Graph, Node
+    from flambeau_prims.spec import Size
 
 CHEAP = {"cpu": 4, "cuda": 16}
 """A value below this cost may be computed again for every element of a broadcast: on a GPU that
@@ -60,10 +62,19 @@ class Traits:
 
 @dataclass(slots=True)
 class Realized:
-    """The decision: `values` have memory; `roots` maps views to the value they are windows on."""
+    """The decision: `values` have memory; `roots` maps views to the value they are windows on;
+    `parted` are cats that keep parts of a value which they may overwrite, and those values;
+    `overwritten` are written inputs, and the values that their memory may hold before the last one.
+    """
 
     values: set[Value]
     roots: dict[Value, Value]
+    parted: dict[Node, Value] = field(default_factory=dict)
+    overwritten: set[Value] = field(default_factory=set)
+
+    def in_parts(self, node: Node) -> bool:
+        """Whether each part of a cat is copied by a separate nest."""
+        return len(node.args[0]) > MAX_INLINE_CAT or node in self.parted
 
     def root(self, value: Value) -> Value:
         """The value whose memory this one is a window on: itself, unless it is a view."""
@@ -111,6 +122,8 @@ class _Realizer:
         self.roots = view_roots(graph)
         self.readers: dict[Value, int] = {}
         """How many computing nodes read each value that is no view, through views or not."""
+        self.parted: dict[Node, Value] = {}
+        self.overwritten = {target for target, _ in graph.writes}
         self.windows: dict[Value, set[Value]] = {}
         """The slices through which each value is read."""
         self.traits: dict[Value, Traits] = {}
@@ -124,7 +137,7 @@ class _Realizer:
             self.scan(node)
         for node in graph.nodes:
             self.decide(node)
-        return Realized(self.must, self.roots)
+        return Realized(self.must, self.roots, self.parted, self.overwritten)
 
     def require(self, value: Value) -> None:
         self.must.add(self.root(value))
@@ -145,7 +158,8 @@ class _Realizer:
                     self.windows.setdefault(self.root(value), set()).add(value)
         if not isinstance(node.op, Prim) or node.op.name == "to_device" or not _in_kernels(node):
             for value in node.operands():
-                self.require(value)
+                if not (is_update(node) and value is node.args[0]):
+                    self.require(value)
             self.must.update(out for out in node.outputs if out is not None)
         elif node.op.kind in NESTS:
             self.must.add(result_of(node))
@@ -159,8 +173,35 @@ class _Realizer:
             for position in node.args[1]:
                 if position is not None and _elements(result_of(node)) > _elements(position):
                     self.broadcast.add(self.root(position))
-        elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
-            self.must.add(result_of(node))
+        elif node.op.name == "cat":
+            if len(node.args[0]) > MAX_INLINE_CAT:
+                self.must.add(result_of(node))
+            elif (base := self.kept_base(node)) is not None:
+                self.parted[node] = base
+                self.must.add(result_of(node))
+                self.overwritten.add(result_of(node))
+                self.require(base)
+        scatters = isinstance(node.op, Prim) and node.op.kind is Kind.SCATTER
+        if (scatters or is_update(node)) and self.root(node.args[0]) in self.overwritten:
+            self.overwritten.update(out for out in node.outputs if out is not None)
+
+    def kept_base(self, node: Node) -> Value | None:
+        """The written input, or what its memory holds, that a cat keeps parts of at their place."""
+        parts, dim = node.args
+        out = result_of(node).spec
+        start: Size = 0
+        for x in parts:
+            base = self.root(x)
+            if (
+                base is not x
+                and base in self.overwritten
+                and base.spec.numel == out.numel
+                and x.spec.stride == out.stride
+                and x.spec.offset - base.spec.offset == start * out.stride[dim]
+            ):
+                return base
+            start = start + x.spec.shape[dim]
+        return None
 
     def decide(self, node: Node) -> None:
         if not isinstance(node.op, Prim) or node.op.kind in NESTS:

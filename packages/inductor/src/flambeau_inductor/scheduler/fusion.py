@@ -202,7 +202,7 @@ class _Fuser:
                 n.can_raise for n in checking.nodes
             ):
                 return "an input is written when all indices have been checked"
-        reason = _scattered(a, b) or self.unprofitable(a, b)
+        reason = _scattered(a, b) or self.updated(a, b) or self.unprofitable(a, b)
         if reason:
             return reason
         names = [name for name in b.loads if name in a.stores]
@@ -226,6 +226,13 @@ class _Fuser:
         buffers = a.loads.keys() | b.loads.keys() | a.stores.keys() | b.stores.keys()
         if len(buffers) > options.max_kernel_buffers:
             return f"a kernel of more than {options.max_kernel_buffers} buffers"
+        return ""
+
+    def updated(self, a: Group, b: Group) -> str:
+        """Why two groups that write one updated buffer cannot share a kernel; "" if they can."""
+        for name in a.stores.keys() & b.stores.keys() & self.lowered.updated:
+            if a.stores[name] != b.stores[name]:
+                return f"{name} is written at different places"
         return ""
 
     def unprofitable(self, a: Group, b: Group) -> str:

@@ -200,8 +200,9 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
         for name in writes:
             # Parts of a cat write different places of one buffer, which nothing has read yet.
             needs.update(readers.get(name, ()))
-            if name in inputs:
+            if name in inputs or name in lowered.updated:
                 needs.update(writers.get(name, ()))
+            if name in inputs:
                 needs.update(raising)
         if last_check is not None and node.relies_on_checks:
             needs.add(last_check)

@@ -19,9 +19,11 @@ from flambeau_inductor.nodes import ExternCall, TensorRef
 from flambeau_inductor.scheduler.overwrite import Overwrites
 
 if TYPE_CHECKING:
+    from flambeau_inductor.indexing.sizes import SizeTable
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.scheduler.groups import Group
+    from flambeau_prims.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +235,22 @@ class _Planner:
     def size_key(self, name: str) -> tuple[object, ...]:
         """Buffers with equal keys can use each other's memory: byte size and device."""
         spec = self.lowered.buffers[name].spec
-        sizes = self.lowered.sizes
-        extent: sympy.Expr = sympy.S.One
-        for size, stride in zip(
-            sizes.convert_all(spec.shape), sizes.convert_all(spec.stride), strict=True
-        ):
-            if size is sympy.S.Zero:
-                return (name,)
-            extent = extent + (size - 1) * stride
+        extent = extent_of(spec, self.lowered.sizes)
+        if extent is sympy.S.Zero:
+            return (name,)
         return sympy.expand(extent * spec.dtype.itemsize), str(spec.device)
+
+
+def extent_of(spec: Spec, table: SizeTable) -> sympy.Expr:
+    """How many elements lie between the first and the last, both counted; 0 if there is none."""
+    extent: sympy.Expr = sympy.S.One
+    for size, stride in zip(
+        table.convert_all(spec.shape), table.convert_all(spec.stride), strict=True
+    ):
+        if size is sympy.S.Zero:
+            return sympy.S.Zero
+        extent = extent + (size - 1) * stride
+    return sympy.expand(extent)
 
 
 def _number(name: str) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.ir import Scan, Sort
 from flambeau_inductor.nodes import ExternCall, LoopNest
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Overwrites:
         if values or not axes <= names:
             return False
         nests = [node for node in group.nodes if isinstance(node, LoopNest)]
+        if any(isinstance(s, (Scan, Sort)) for nest in nests for s in nest.body):
+            return False  # a row may be read in several passes
         writer = next(number for number, nest in enumerate(nests) if new in nest.stores)
         if any(load.mask for nest in nests for load in nest.loads.get(old, ())):
             return False
