@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -168,3 +169,60 @@ def test_draws_stay() -> None:
             got = frozen(x)
             torch.manual_seed(seed)
             torch.testing.assert_close(got, program(x))
+
+
+class Packed(nn.Module):
+    """Weights that are large enough to be packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(3, 64, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+            nn.Conv2d(64, 64, 3, padding=1, groups=4), nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=2, dilation=2),
+        )  # fmt: skip
+        self.linears = nn.Sequential(
+            nn.Linear(64, 80), nn.GELU(), nn.Linear(80, 96, bias=False), nn.Linear(96, 5)
+        )
+
+    def forward(self, image: torch.Tensor) -> Any:
+        features = self.convolutions(image)
+        return features, self.linears(features.mean((2, 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_packed_weights(dtype: torch.dtype, batch: int) -> None:
+    model = Packed().to(dtype).eval()
+    program = compiled(model, check=True, debug_checks=True)
+    for _ in range(7):
+        image = torch.randn(batch, 3, 17, 19, dtype=dtype)
+        with torch.no_grad():
+            got, want = program(image), model(image)
+            exact = copy.deepcopy(model).double()(image.double())
+            model.linears[0].weight.mul_(1.5)
+            model.convolutions[0].weight.mul_(0.5)
+        for mine, its, reference in zip(got, want, exact, strict=True):
+            assert mine.dtype == its.dtype and mine.stride() == its.stride()
+            ours, theirs = ((x.double() - reference).norm() for x in (mine, its))
+            assert ours <= 1.5 * theirs + 1e-6 * reference.norm()
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN")
+def test_weights_are_packed_once() -> None:
+    model = Packed().eval()
+    report = str(flambeau.explain(model, options={"freezing": True})(torch.randn(2, 3, 17, 19)))
+    with torch.no_grad():
+        report = str(flambeau.explain(model, options={"freezing": True})(torch.randn(2, 3, 17, 19)))
+    assert "mkldnn._linear_pointwise" in report and "mkldnn._convolution_pointwise" in report
+    assert "_reorder" not in report
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_packed_weights_and_sizes_that_change(dynamic: bool | None) -> None:
+    model = nn.Sequential(nn.Linear(70, 80), nn.ReLU(), nn.Linear(80, 64)).eval()
+    program = flambeau.compile(model, dynamic=dynamic, options={"freezing": True})
+    with torch.no_grad():
+        for shape in ((5, 70), (3, 70), (2, 4, 70), (1, 70), (0, 70)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)

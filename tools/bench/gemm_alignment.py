@@ -1,5 +1,5 @@
 """Time cuBLAS on matrices whose rows begin at odd addresses: the constants of
-`packages/autograd/src/flambeau_autograd/pad_rows.py`.
+`packages/autograd/src/flambeau_autograd/pad_products.py`.
 
     python -m tools.bench.gemm_alignment [bf16|f16|tf32]
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.operators import Work, memory_of, work
+from flambeau_autograd.pack_weights import pack_weights
 from flambeau_prims import primitives as prims
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value, map_values
@@ -102,6 +103,7 @@ class Split:
 def split_frozen(graph: Graph, frozen: Collection[Value]) -> Split | None:
     """Split off what depends on `frozen` inputs only, in place; None if that is nothing."""
     constant = _constants(graph, frozen)
+    pack_weights(graph, constant)
     _separate_exits(graph, constant)
     results = _results(graph, constant)
     if not results:
@@ -260,6 +262,8 @@ class _Frozen:
         self.compiler = compiler
         self.state = _State((), (), ())
         self.changes = -1
+        # A program hands out strided tensors only.
+        self.packs = any("mkldnn" in str(node.op) for node in self.before.nodes)
         self.in_every_call: Compiled | None = None
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
@@ -283,7 +287,7 @@ class _Frozen:
             results = run_graph(self.before, tensors)
         state = self.state = _State(tensors, versions, results)
         self.changes += 1
-        if self.changes >= MOST_CHANGES:
+        if self.changes == MOST_CHANGES and not self.packs:
             self.in_every_call = self.compiler(self.before, "inference")
         return state
 

@@ -17,10 +17,10 @@ class AutogradOptions:
     `recompute_span`: min_cut recomputes no value more than this many fusible steps from a saved
     one, and none whose forward uses lie further apart than this many nodes. `channels_last`: run
     convolutions, and what lies between them, in channels-last layout (with `decompose` only).
-    `pad_rows`: let rows of matrices in half precision begin at aligned addresses on a GPU, where
-    products gain by it (with `decompose` only). `freezing`: compute once what depends on parameters
-    and buffers only, in graphs without a backward (with `decompose` only). `check`: run the
-    border checker after each pass.
+    `shape_padding`: pad matrices in half precision on a GPU whose sizes are no multiples of 8,
+    where products gain by it (with `decompose` only). `freezing`: compute once what depends on
+    parameters and buffers only, in graphs without a backward (with `decompose` only). `check`: run
+    the border checker after each pass.
     """
 
     decompose: bool = True
@@ -29,6 +29,6 @@ class AutogradOptions:
     recompute_chain: int = 50
     recompute_span: int = 100
     channels_last: bool = True
-    pad_rows: bool = True
+    shape_padding: bool = True
     freezing: bool = False
     check: bool = False

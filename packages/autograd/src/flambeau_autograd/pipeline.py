@@ -17,7 +17,7 @@ from flambeau_autograd.functionalize import dense_order, functionalize
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
-from flambeau_autograd.pad_rows import pad_rows
+from flambeau_autograd.pad_products import pad_products
 from flambeau_autograd.partition import describe, partition
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
@@ -310,9 +310,9 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     if options.decompose:
         passes += PRIMITIVE_PASSES
         passes += TRAINING_PASSES if traced.trains else []
-    if options.decompose and options.pad_rows:
+    if options.decompose and options.shape_padding:
         # Once dead calls are gone, which would read the matrices; masks are none.
-        passes.append(("pad_rows", pad_rows))
+        passes.append(("pad_products", pad_products))
     for name, step in passes:
         graph = step(graph)
         if options.check:

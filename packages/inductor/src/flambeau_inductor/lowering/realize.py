@@ -35,6 +35,15 @@ waits for memory, sooner than one more kernel is launched.
 MAX_INLINE_CAT = 4
 """A cat of more tensors is realized, each part by a separate loop nest."""
 
+FEWEST_PADDED = 1 << 18
+"""Elements of a part that is worth a separate kernel beside its padding..."""
+
+PADDED_RATIO = 16
+"""...which has this many times fewer."""
+
+PADDED_DEVICES = {"cuda"}
+"""Where masks keep a kernel from computing once a row what it could."""
+
 MAX_CHAIN = 200
 """A value whose expression costs more than this is realized, to bound the size of bodies."""
 
@@ -74,7 +83,7 @@ class Realized:
 
     def in_parts(self, node: Node) -> bool:
         """Whether each part of a cat is copied by a separate nest."""
-        return len(node.args[0]) > MAX_INLINE_CAT or node in self.parted
+        return is_written_in_parts(node) or node in self.parted
 
     def root(self, value: Value) -> Value:
         """The value whose memory this one is a window on: itself, unless it is a view."""
@@ -86,6 +95,25 @@ def result_of(node: Node) -> Value:
     (value,) = node.outputs
     assert value is not None
     return value
+
+
+def is_written_in_parts(node: Node) -> bool:
+    """Whether a cat has many parts; or a large one that is computed, and would be under a mask, and
+    small ones that pad it.
+    """
+    parts: list[Value] = node.args[0]
+    if len(parts) > MAX_INLINE_CAT:
+        return True
+    *small, large = sorted(map(_elements, parts))
+    main = next(part for part in parts if _elements(part) == large)
+    return (
+        main.spec.device.type in PADDED_DEVICES
+        and large >= FEWEST_PADDED
+        and sum(small) * PADDED_RATIO <= large
+        and main.producer is not None
+        and isinstance(main.producer.op, Prim)
+        and main.producer.op.kind is Kind.POINTWISE
+    )
 
 
 def is_view(node: Node) -> bool:
@@ -174,7 +202,7 @@ class _Realizer:
                 if position is not None and _elements(result_of(node)) > _elements(position):
                     self.broadcast.add(self.root(position))
         elif node.op.name == "cat":
-            if len(node.args[0]) > MAX_INLINE_CAT:
+            if is_written_in_parts(node):
                 self.must.add(result_of(node))
             elif (base := self.kept_base(node)) is not None:
                 self.parted[node] = base
