@@ -22,7 +22,7 @@ OTHERS = {
 
 def test_the_table_is_the_pointwise_primitives():
     primitives = {prim.name for prim in PRIMS.values() if prim.kind is Kind.POINTWISE}
-    assert set(SCALAR_OPS) == primitives | {"float_of_bits"}
+    assert set(SCALAR_OPS) == primitives | {"float_of_bits", "philox"}
     for name in primitives:
         op = SCALAR_OPS[name]
         assert op.name == name and op.cost > 0
@@ -38,7 +38,7 @@ def test_the_protocol_has_the_operators_of_their_own_form():
         for name, member in vars(ScalarOps).items()
         if inspect.isfunction(member) and not name.startswith("_")
     }
-    assert methods == {"where", "cast", "float_of_bits"} | OTHERS
+    assert methods == {"where", "cast", "float_of_bits", "philox"} | OTHERS
 
 
 def test_only_operators_are_installed():

@@ -61,6 +61,8 @@ SAMPLES: dict[str, list[tuple[Any, ...]]] = {
     "full": [((2, 3), 1.5, torch.float32, CPU), ((), True, torch.bool, CPU)],
     "empty": [((2, 0), torch.int8, CPU)],
     "iota": [(5, 3, -2, torch.int32, CPU)],
+    "random_words": [(torch.tensor([7, 8]), (3, 500), 512, "strided_wide", 1, CPU)],
+    "random_member": [((3, 500), 512, "strided_pairs", CPU)],
     "clone": [(x.t(),)],
     "to_device": [(x, CPU)],
     "round": [(x,)],

@@ -29,6 +29,7 @@ enum Opcode {
     OP_FREE,        /* slot */
     OP_RELEASE_GIL, /* until the next OP_TAKE_GIL */
     OP_TAKE_GIL,
+    OP_RESERVE,     /* function slot increment seed offset number: a function of the increment returns the two words */
     OP_RETURN,
 };
 
@@ -130,6 +131,16 @@ int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *va
             memcpy(into, &number, sizeof number);
             continue;
         }
+        if (dim <= -3) { /* an element of a tensor of the CPU */
+            void *data;
+            if (!PyObject_TypeCheck(arg, torch_api.tensor_type)) return expected_tensor(ex, ex->symbols[i], arg);
+            if (torch_api.get_data_ptr(handle_of(arg), &data) || data == NULL) {
+                PyErr_Format(PyExc_ValueError, "argument %lld of %s has no memory", (long long)ex->symbols[i], ex->name);
+                return -1;
+            }
+            *into = ((const int64_t *)data)[-3 - dim];
+            continue;
+        }
         if (dim == -1) {
             *into = PyLong_AsLongLong(arg);
             if (*into == -1 && PyErr_Occurred()) return -1;
@@ -151,8 +162,22 @@ static int fill_values(const Executor *ex, PyObject *const *args, int64_t *value
     memcpy(values, ex->values, ex->n_values * sizeof *values);
     if (executor_read_symbols(ex, args, values)) return -1;
     if (run_postfix(ex, values)) return -1;
-    for (Py_ssize_t i = 0; i < ex->n_copies; i += 2) values[ex->copies[i]] = values[ex->copies[i + 1]];
+    for (Py_ssize_t i = 0; i < ex->reserved[0]; i += 2) values[ex->copies[i]] = values[ex->copies[i + 1]];
     return 0;
+}
+
+Handle executor_make_state(int64_t seed, int64_t offset)
+{
+    const int64_t size = 2, stride = 1, words[2] = {seed, offset};
+    Handle made = NULL;
+    void *data;
+    if (torch_api.empty_strided(1, &size, &stride, 4 /* int64 */, 0 /* CPU */, 0, &made)) return NULL;
+    if (torch_api.get_data_ptr(made, &data)) {
+        torch_api.delete_tensor(made);
+        return NULL;
+    }
+    memcpy(data, words, sizeof words);
+    return made;
 }
 
 /* 3. Slots */
@@ -369,6 +394,25 @@ static bool matmul(Call *call, const int64_t *pc)
                  : !((int32_t(*)(Handle, Handle, Handle))f)(t[0], t[1], t[2]);
 }
 
+/* pc points at: function slot increment seed offset number */
+static int reserve(Call *call, const int64_t *pc)
+{
+    const Executor *ex = call->ex;
+    PyObject *words = PyObject_CallFunction(PyTuple_GET_ITEM(ex->objects, pc[0]), "L", (long long)call->values[pc[2]]);
+    long long seed, offset;
+    const int failed = words == NULL || !PyArg_ParseTuple(words, "LL", &seed, &offset);
+    Py_XDECREF(words);
+    if (failed) return -1;
+    call->scratch[pc[3]] = seed;
+    call->scratch[pc[4]] = offset;
+    for (int64_t i = ex->reserved[pc[5]]; i < ex->reserved[pc[5] + 1]; i += 2)
+        call->scratch[ex->copies[i]] = call->scratch[ex->copies[i + 1]];
+    Handle made = executor_make_state(seed, offset);
+    if (made == NULL) return shim_failed(call, "allocating");
+    call->slots[pc[1]] = (Slot){.handle = made, .hold = HOLD_HANDLE};
+    return 0;
+}
+
 static int run_code(Call *call)
 {
     const int64_t *pc = call->ex->code;
@@ -438,6 +482,10 @@ static int run_code(Call *call)
                 if (call->launches == NULL) call->released = PyEval_SaveThread();
                 break;
             case OP_TAKE_GIL: take_gil(call); break;
+            case OP_RESERVE:
+                if (reserve(call, pc)) return -1;
+                pc += 6;
+                break;
             default: return take_gil(call);
         }
     }
@@ -555,9 +603,9 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
     if (bind_inputs(ex, args, slots)) return NULL;
     const int unversioned = executor_count_unversioned(ex, args);
     if (unversioned < 0) return NULL;
-    if (ex->n_symbols + ex->n_postfix > 0) {
+    if (ex->n_symbols + ex->n_postfix > 0 || ex->n_reserved > 1) {
         if (fill_values(ex, args, scratch)) return NULL;
-        call.values = scratch;
+        call.values = call.scratch = scratch;
     }
     if (spent != NULL) take_inputs(ex, spent, slots);
     int failed = ex->below ? run_below(&call) : run_code(&call);
@@ -640,14 +688,14 @@ int64_t *executor_copy_ints(PyObject *bytes, Py_ssize_t *n)
 
 static PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "program", "objects", "n_slots", "below", "code", "values", "postfix", "copies", "symbols",
+    static char *names[] = {"name", "program", "objects", "n_slots", "below", "code", "values", "postfix", "copies", "reserved", "symbols",
                             "inputs", "outputs", "mutated", NULL};
     const char *name;
-    PyObject *program, *objects, *code, *values, *postfix, *copies, *symbols, *inputs, *outputs, *mutated;
+    PyObject *program, *objects, *code, *values, *postfix, *copies, *reserved, *symbols, *inputs, *outputs, *mutated;
     Py_ssize_t n_slots;
     int below;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!npSSSSSSSS", names, &name, &program, &PyTuple_Type, &objects, &n_slots, &below,
-                                     &code, &values, &postfix, &copies, &symbols, &inputs, &outputs, &mutated))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!npSSSSSSSSS", names, &name, &program, &PyTuple_Type, &objects, &n_slots, &below,
+                                     &code, &values, &postfix, &copies, &reserved, &symbols, &inputs, &outputs, &mutated))
         return NULL;
     if (!torch_api.ready) {
         PyErr_SetString(PyExc_RuntimeError, "torch's C interface has not been found: call init first");
@@ -665,9 +713,11 @@ static PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     strcpy(self->name, name);
     if (!(self->code = executor_copy_ints(code, &self->n_code)) || !(self->values = executor_copy_ints(values, &self->n_values)) ||
         !(self->postfix = executor_copy_ints(postfix, &self->n_postfix)) || !(self->copies = executor_copy_ints(copies, &self->n_copies)) ||
+        !(self->reserved = executor_copy_ints(reserved, &self->n_reserved)) ||
         !(self->symbols = executor_copy_ints(symbols, &self->n_symbols)) || !(self->inputs = executor_copy_ints(inputs, &self->n_inputs)) ||
         !(self->outputs = executor_copy_ints(outputs, &self->n_outputs)) || !(self->mutated = executor_copy_ints(mutated, &self->n_mutated)))
         goto failed;
+    while (3 * self->n_sizes < self->n_symbols && self->symbols[3 * self->n_sizes + 1] > -3) self->n_sizes++;
     return (PyObject *)self;
 failed:
     Py_DECREF(self);
@@ -680,7 +730,7 @@ static void executor_dealloc(PyObject *object)
     if (self->weakrefs != NULL) PyObject_ClearWeakRefs(object);
     Py_XDECREF(self->program);
     Py_XDECREF(self->objects);
-    int64_t *owned[] = {self->code, self->values, self->postfix, self->copies, self->symbols, self->inputs, self->outputs, self->mutated};
+    int64_t *owned[] = {self->code, self->values, self->postfix, self->copies, self->reserved, self->symbols, self->inputs, self->outputs, self->mutated};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) PyMem_Free(owned[i]);
     PyMem_Free(self->name);
     Py_TYPE(object)->tp_free(object);

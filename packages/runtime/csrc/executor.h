@@ -23,9 +23,9 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *program, *objects, *outputs_ints;
     char *name;
-    int64_t *code, *values, *postfix, *copies, *symbols, *inputs, *outputs, *mutated;
-    Py_ssize_t n_code, n_values, n_postfix, n_copies, n_symbols, n_inputs, n_outputs, n_mutated;
-    Py_ssize_t n_slots;
+    int64_t *code, *values, *postfix, *copies, *reserved, *symbols, *inputs, *outputs, *mutated;
+    Py_ssize_t n_code, n_values, n_postfix, n_copies, n_reserved, n_symbols, n_inputs, n_outputs, n_mutated;
+    Py_ssize_t n_slots, n_sizes; /* n_sizes: the symbols that are no elements of a generator's state */
     int below; /* exclude autograd and autocast while running */
     PyObject *weakrefs;
 } Executor;
@@ -34,6 +34,7 @@ typedef struct {
     const Executor *ex;
     Slot *slots;
     const int64_t *values;
+    int64_t *scratch; /* where `values` are the call's own */
     PyThreadState *released; /* non-NULL while the GIL is not held */
     void *stream;            /* of `stream_device`, asked for at the first launch */
     int32_t stream_device;
@@ -49,6 +50,9 @@ PyObject *executor_spend(PyObject *self, PyObject *list);
 
 /* Read the symbols of a call from its arguments into `values`, one for each symbol; 0, or -1 with an exception set. */
 int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *values);
+
+/* A new int64[2] tensor of the CPU with these words; NULL if there is no memory. */
+Handle executor_make_state(int64_t seed, int64_t offset);
 
 /* Inference tensors may be written to in inference mode only, as in eager; asked before anything is written.  The number of
  * mutated inputs that are such, which have no version to bump, or -1 with an exception set. */

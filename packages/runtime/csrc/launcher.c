@@ -6,7 +6,7 @@
 #include <string.h>
 #include <structmember.h>
 
-enum { MAX_SYMBOLS = 64 /* as in graph_launch/eligibility.py */, MAX_RECORDINGS = 16 };
+enum { MAX_SYMBOLS = 1024 /* as in graph_launch/eligibility.py */, MAX_RECORDINGS = 16 };
 
 typedef struct {
     PyObject_HEAD

@@ -56,6 +56,7 @@ static PyObject *read_symbols(PyObject *module, PyObject *const *args, Py_ssize_
     }
     PyObject *made = PyBytes_FromStringAndSize(NULL, ex->n_symbols / 3 * sizeof(int64_t));
     if (made != NULL && executor_read_symbols(ex, args + 1, (int64_t *)PyBytes_AS_STRING(made))) Py_CLEAR(made);
+    if (made != NULL) _PyBytes_Resize(&made, ex->n_sizes * sizeof(int64_t));
     return made;
 }
 

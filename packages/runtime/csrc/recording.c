@@ -7,6 +7,8 @@
  *   - an output that is allocated for each call: patched into the nodes of our kernels, or filled by a copy node whose
  *     destination is patched;
  *   - an output in place (PINNED): always at the same address, handed out again only when nobody holds it any more.
+ * Kernels that draw random numbers are passed words of a generator's state: of states that are inputs, and of the state that the
+ * call reserves once for all its draws.
  * A call changes what differs from the call before, launches, and makes the output tensors.  All of it happens under the GIL.
  */
 #include "recording.h"
@@ -15,7 +17,8 @@
 #include <structmember.h>
 
 enum InputKind { INPUT_UNUSED, INPUT_FIXED, INPUT_PATCHED, INPUT_STAGED };
-enum OutputKind { OUTPUT_NONE, OUTPUT_INT, OUTPUT_ARGUMENT, OUTPUT_VIEW_OF_ARGUMENT, OUTPUT_FRESH, OUTPUT_WHOLE, OUTPUT_PINNED };
+enum OutputKind { OUTPUT_NONE, OUTPUT_INT, OUTPUT_ARGUMENT, OUTPUT_VIEW_OF_ARGUMENT, OUTPUT_FRESH, OUTPUT_WHOLE, OUTPUT_PINNED,
+                  OUTPUT_STATE };
 enum { MANY = 64 };
 
 typedef struct {
@@ -33,6 +36,11 @@ typedef struct {
     Py_ssize_t site, argument;
     int64_t delta; /* bytes from the memory's address */
 } Use;
+
+/* An argument of a kernel that is a word of a generator's state. */
+typedef struct {
+    Py_ssize_t site, argument, word;
+} Draw;
 
 /* A launch of one of our kernels with pointers that change. */
 typedef struct {
@@ -60,7 +68,7 @@ typedef struct {
 
 typedef struct {
     enum OutputKind kind;
-    Py_ssize_t at; /* the input, the fresh memory or the pinned tensor */
+    Py_ssize_t at; /* the input, the fresh memory, the pinned tensor or the draw */
     int64_t value, offset, ndim;
     const int64_t *sizes;
 } Output;
@@ -70,12 +78,17 @@ struct Recording {
     Executor *executor;
     PyObject *keep;   /* the graph, the kernels and the pinned tensors */
     PyObject *settings; /* of libraries, as they were: a tuple */
-    PyObject *replay; /* launches the graph where random numbers have to be drawn; else NULL */
+    PyObject *replay; /* launches the graph where library calls draw random numbers; else NULL */
+    PyObject *reserve; /* returns seed and offset that the draws count from; NULL if kernels draw nothing */
     void *exec, *stream, *context;
     int32_t device;
     int replaying;
     int64_t hits;
     Py_ssize_t n_inputs, n_fresh, n_symbols, n_sites, n_uses, n_copies, n_pinned, n_outputs;
+    Py_ssize_t n_elements, n_reserved, n_draws;
+    int64_t *words; /* elements of states that are inputs, then seed and offset of each draw */
+    int64_t *offsets;
+    Draw *draws;
     int64_t *symbols, *fresh_ints, *output_ints;
     Memory *memories; /* inputs, then fresh ones */
     Layout *fresh;
@@ -200,6 +213,39 @@ static int allocate(Recording *r, Handle *made)
     return 0;
 }
 
+/* Pass the kernels that draw the words of this call. */
+static int draw(Recording *r, PyObject *const *args)
+{
+    const Executor *ex = r->executor;
+    int64_t *words = r->words;
+    if (r->n_elements > 0) {
+        int64_t *symbols = PyMem_Malloc((ex->n_symbols / 3 + 1) * sizeof *symbols);
+        if (symbols == NULL) return PyErr_NoMemory(), -1;
+        const int failed = executor_read_symbols(ex, args, symbols);
+        memcpy(words, symbols + ex->n_sizes, r->n_elements * sizeof *words);
+        PyMem_Free(symbols);
+        if (failed) return -1;
+        words += r->n_elements;
+    }
+    if (r->reserve != NULL) {
+        PyObject *state = PyObject_CallNoArgs(r->reserve);
+        long long seed, offset;
+        const int failed = state == NULL || !PyArg_ParseTuple(state, "LL", &seed, &offset);
+        Py_XDECREF(state);
+        if (failed) return -1;
+        for (Py_ssize_t i = 0; i < r->n_reserved; i++) {
+            *words++ = seed;
+            *words++ = offset + r->offsets[i];
+        }
+    }
+    for (Py_ssize_t i = 0; i < r->n_draws; i++) {
+        Site *site = &r->sites[r->draws[i].site];
+        site->ints[r->draws[i].argument] = r->words[r->draws[i].word];
+        site->changed = 1;
+    }
+    return 0;
+}
+
 static int launch(Recording *r)
 {
     if (r->replay != NULL) {
@@ -229,6 +275,11 @@ static int make_views(Recording *r, PyObject *const *args, const Handle *fresh, 
     for (Py_ssize_t i = 0; i < r->n_outputs; i++) {
         const Output *out = &r->outputs[i];
         Handle base;
+        if (out->kind == OUTPUT_STATE) {
+            const int64_t *words = r->words + r->n_elements + 2 * out->at;
+            if ((made[i] = executor_make_state(words[0], words[1])) == NULL) return PyErr_NoMemory(), -1;
+            continue;
+        }
         if (out->kind == OUTPUT_VIEW_OF_ARGUMENT) base = handle_of(args[out->at]);
         else if (out->kind == OUTPUT_FRESH) base = fresh[out->at];
         else if (out->kind == OUTPUT_PINNED) base = r->pinned[out->at].tensor;
@@ -275,7 +326,8 @@ static PyObject *replay_with(Recording *r, PyObject *const *args, Handle *fresh,
      * every other call finds the recording in use. */
     r->replaying = 1;
     const int unversioned = executor_count_unversioned(r->executor, args);
-    const int failed = unversioned < 0 || move_inputs(r, args) || allocate(r, fresh) || patch_and_launch(r) || make_views(r, args, fresh, views);
+    const int failed = unversioned < 0 || move_inputs(r, args) || allocate(r, fresh) || draw(r, args) ||
+                       patch_and_launch(r) || make_views(r, args, fresh, views);
     r->replaying = 0;
     if (!failed && !executor_bump_versions(r->executor, args, unversioned)) result = collect(r, args, fresh, views);
     for (Py_ssize_t i = 0; i < r->n_fresh; i++)
@@ -439,17 +491,37 @@ static int set_outputs(Recording *self, PyObject *outputs, Py_ssize_t n_outputs)
     return 0;
 }
 
+/* draws: (site, argument, word)... */
+static int set_draws(Recording *self, PyObject *offsets, PyObject *draws)
+{
+    Py_ssize_t n;
+    self->offsets = executor_copy_ints(offsets, &self->n_reserved);
+    int64_t *given = executor_copy_ints(draws, &n);
+    if (self->offsets == NULL || given == NULL) {
+        PyMem_Free(given);
+        return -1;
+    }
+    self->n_draws = n / 3;
+    self->draws = zeroed(self->n_draws, sizeof *self->draws);
+    self->words = zeroed(self->n_elements + 2 * self->n_reserved, sizeof *self->words);
+    for (Py_ssize_t i = 0; self->draws != NULL && i < self->n_draws; i++)
+        self->draws[i] = (Draw){.site = given[3 * i], .argument = given[3 * i + 1], .word = given[3 * i + 2]};
+    PyMem_Free(given);
+    return self->draws == NULL || self->words == NULL ? -1 : 0;
+}
+
 static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"executor", "keep", "replay", "exec", "device", "stream", "symbols", "settings", "inputs", "n_fresh", "fresh",
-                            "launches", "uses", "copies", "pinned", "n_outputs", "outputs", NULL};
+                            "launches", "uses", "copies", "pinned", "n_outputs", "outputs", "reserve", "n_elements", "offsets", "draws", NULL};
+    PyObject *reserve, *offsets, *draws;
     PyObject *executor, *keep, *replay, *symbols, *settings, *inputs, *fresh, *launches, *uses, *copies, *pinned, *outputs;
     unsigned long long exec, stream;
     int device, handle = 0;
-    Py_ssize_t n_fresh, n_outputs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOKiKSO!SnSO!SSO!nS", names, &ExecutorType, &executor, &keep, &replay, &exec, &device,
+    Py_ssize_t n_fresh, n_outputs, n_elements;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOKiKSO!SnSO!SSO!nSOnSS", names, &ExecutorType, &executor, &keep, &replay, &exec, &device,
                                      &stream, &symbols, &PyTuple_Type, &settings, &inputs, &n_fresh, &fresh, &PyTuple_Type, &launches, &uses, &copies,
-                                     &PyTuple_Type, &pinned, &n_outputs, &outputs))
+                                     &PyTuple_Type, &pinned, &n_outputs, &outputs, &reserve, &n_elements, &offsets, &draws))
         return NULL;
     Recording *self = (Recording *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -457,6 +529,8 @@ static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     self->keep = PyTuple_Pack(3, keep, launches, pinned);
     self->settings = Py_NewRef(settings);
     self->replay = replay == Py_None ? NULL : Py_NewRef(replay);
+    self->reserve = reserve == Py_None ? NULL : Py_NewRef(reserve);
+    self->n_elements = n_elements;
     self->exec = (void *)(uintptr_t)exec;
     self->stream = (void *)(uintptr_t)stream;
     self->device = device;
@@ -465,7 +539,8 @@ static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     if (status) cuda_failed(status, "opening the device");
     else if (self->keep != NULL && (self->symbols = executor_copy_ints(symbols, &self->n_symbols)) != NULL &&
              !set_memories(self, inputs, fresh, n_fresh) && !set_sites(self, launches) && !set_uses(self, uses) &&
-             !set_copies(self, copies) && !set_pinned(self, pinned) && !set_outputs(self, outputs, n_outputs))
+             !set_copies(self, copies) && !set_pinned(self, pinned) && !set_outputs(self, outputs, n_outputs) &&
+             !set_draws(self, offsets, draws))
         return (PyObject *)self;
     Py_DECREF(self);
     return NULL;
@@ -479,9 +554,10 @@ static void recording_dealloc(PyObject *object)
         PyMem_Free(self->sites[i].ints);
     }
     void *owned[] = {self->symbols, self->fresh_ints, self->output_ints, self->memories, self->fresh, self->sites, self->uses,
-                     self->copies, self->pinned, self->outputs};
+                     self->copies, self->pinned, self->outputs, self->words, self->offsets, self->draws};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) PyMem_Free(owned[i]);
     Py_XDECREF(self->replay);
+    Py_XDECREF(self->reserve);
     Py_XDECREF(self->settings);
     Py_XDECREF(self->keep);
     Py_XDECREF(self->executor);

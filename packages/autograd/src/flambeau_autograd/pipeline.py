@@ -32,6 +32,7 @@ from flambeau_autograd.specialized_backwards import Backwards
 from flambeau_autograd.unalias_outputs import unalias_outputs
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.decompose import decompose
+from flambeau_prims.gpu_draws import reserve_random
 from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ def _compile(
     traced = trace(gm, example_inputs)
     joint = prepare(traced, options)
     constants = len(traced.constants)
+    gm.meta["draws"] = any(node.op is reserve_random for node in joint.nodes)
+    gm.meta["aligned_inputs"] = _aligned_inputs(joint, traced)
     inputs = len(traced.tape.inputs) - len(traced.tangents)
     counts = {
         at: traced.counts.get(cast("Value", value), 0)
@@ -302,6 +305,8 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     graph.write_counts = {
         target: count for target, count in traced.counts.items() if target not in copied
     }
+    given = graph.inputs[: len(traced.passed)]
+    graph.aligned = {value: False for value in given if isinstance(value, Value)}
     passes = list(PASSES)
     if options.decompose and options.channels_last:
         # Before decomposition: it speaks of convolutions, and of what eager's operators do to
@@ -319,6 +324,20 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
             check_graph(graph, name)
     # Last, since merging and folding are what makes outputs share memory.
     return unalias_outputs(graph, traced.owners, primitive=options.decompose)
+
+
+def _aligned_inputs(joint: Graph, traced: Trace) -> tuple[int, ...]:
+    """The arguments that must be aligned to 16 bytes, by position. What is written to may be what
+    eager draws for, though the functional graph draws for a fresh tensor.
+    """
+    if not any(joint.aligned.values()):
+        return ()
+    written = {target for target, _ in joint.writes}
+    return tuple(
+        position
+        for position, value in zip(traced.passed, joint.inputs, strict=False)
+        if isinstance(value, Value) and (joint.aligned.get(value) or value in written)
+    )
 
 
 def _copied_inputs(graph: Graph, traced: Trace) -> set[Value]:

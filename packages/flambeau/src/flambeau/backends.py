@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from flambeau.eager_draws import draw_as_eager
 from flambeau.graph_split import (
     can_be_cut,
     compile_split_graph,
@@ -263,6 +264,8 @@ def _through_autograd(
                     gm, example_inputs, compiler_for(graph_report), options=context.options.autograd
                 )
                 gm.meta["writes_last"] = True
+                if gm.meta["draws"]:
+                    compiled = draw_as_eager(compiled, gm.forward, gm.meta["aligned_inputs"])
                 if (recomputes := gm.meta.get("partition")) is not None:
                     graph_report.partitions.append(recomputes)
                 return compiled

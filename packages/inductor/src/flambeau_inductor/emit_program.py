@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.codegen.base import backend_for
+from flambeau_inductor.lowering.elements import host_symbol
+from flambeau_inductor.lowering.extern import op_name
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_inductor.scheduler.build_kernel import build_kernel
 from flambeau_inductor.scheduler.memory import Allocation
+from flambeau_prims.gpu_draws import reserve_random
 from flambeau_prims.size_floats import FloatExpr, as_float
 from flambeau_runtime import program as rt
 
@@ -209,7 +212,17 @@ class _Emitter:
         for name in call.results:
             if name is not None:
                 self.declare(name)
+        if call.op == op_name(reserve_random):
+            self.reserve(call.results[0], *args)
+            return
         self.steps.append(rt.Extern(call.op, args, kwargs, call.results, call.out))
+
+    def reserve(self, state: str | None, increment: rt.Dim | rt.SizeExpr, device: Any) -> None:
+        """A draw's share of a generator, its state under the symbols that kernels are passed."""
+        assert state is not None
+        dim = increment.text if isinstance(increment, rt.SizeExpr) else increment
+        symbols = (host_symbol(state, 0), host_symbol(state, 1))
+        self.steps.append(rt.Reserve(state, device.name, dim, symbols))
 
     def argument(self, arg: Any) -> Any:
         """An argument as Programs have it."""

@@ -15,6 +15,7 @@ import torch
 
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.scalar_ops import SCALAR_OPS, Replay, install
+from flambeau_prims.philox import philox
 from flambeau_prims.primitives import PRIMS
 
 if TYPE_CHECKING:
@@ -171,6 +172,10 @@ class Evaluator:
 
     def float_of_bits(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return x.view(torch.float64)
+
+    def philox(self, *args: Any) -> torch.Tensor:
+        *places, _ = args
+        return philox(*places)
 
 
 def _pointwise(name: str) -> Any:

@@ -43,6 +43,8 @@ class LoopNest:
     where: str = ""
     keeps_casts: bool = False
     """Whether its values are rounded where it says so, though wider ones are at hand."""
+    host_reads: tuple[str, ...] = ()
+    """Buffers on the CPU whose elements a launch passes by value (`elements.host_value`)."""
     loads: dict[str, list[Load | Store]] = field(init=False)
     """By buffer, what reads it: a scatter changes what is there."""
     stores: dict[str, list[Store]] = field(init=False)
@@ -60,7 +62,7 @@ class LoopNest:
     @property
     def reads(self) -> set[str]:
         """Names of the buffers it reads."""
-        return set(self.loads)
+        return {*self.loads, *self.host_reads}
 
     @property
     def writes(self) -> set[str]:

@@ -71,6 +71,8 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     **_ops(1, "same", 1, "cast"),  # the one operator whose result dtype is free
     # Of an int64; no primitive: how a launch passes floats.
     **_ops(1, "float64", 1, "float_of_bits"),
+    # Of int64s: seed, offset, call, thread, lane; a word of `flambeau_prims.philox`.
+    **_ops(5, "same", 80, "philox"),
 }
 
 
@@ -107,6 +109,9 @@ class ScalarOps(Protocol[V]):
     def where(self, condition: V, a: V, b: V, dtype: torch.dtype) -> V: ...
     def cast(self, x: V, source: torch.dtype, to: torch.dtype) -> V: ...
     def float_of_bits(self, x: V, dtype: torch.dtype) -> V: ...
+
+    # Random bits
+    def philox(self, seed: V, offset: V, call: V, thread: V, lane: V, dtype: torch.dtype) -> V: ...
 
 
 def install(implementer: type, functions: Mapping[str, Callable[..., Any]]) -> None:

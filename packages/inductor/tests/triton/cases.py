@@ -4,6 +4,7 @@ the reference evaluator.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import torch
 from matmul_cases import matmul_cases
 
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling
+from flambeau_inductor.emit_program import build_kernels
 from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol
 from flambeau_inductor.ir import (
     Axis,
@@ -26,7 +28,13 @@ from flambeau_inductor.ir import (
     Sort,
     Store,
 )
+from flambeau_inductor.options import InductorOptions
+from flambeau_inductor.pipeline import schedule_graph
 from flambeau_inductor.scalar_ops import SCALAR_OPS
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Graph, Value
+from flambeau_prims.philox import PATTERNS
+from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +49,7 @@ F32, F64, I64, I32, BOOL, BF16 = (
 INTEGER_OPS = frozenset(
     [
         "float_of_bits",
+        "philox",
         "neg",
         "abs",
         "sign",
@@ -138,6 +147,31 @@ def all_cases() -> Iterator[Case]:
     yield from scan_cases(4, 64, Tiling(2, 16))
     yield column_scan(70, 101)
     yield from matmul_cases()
+    yield from drawn_cases()
+
+
+def drawn_cases() -> Iterator[Case]:
+    """Random words in each pattern of eager's draws, for one and several turns of the threads."""
+    for pattern, which in PATTERNS.items():
+        for shape in ((1,), (257, 3), (40, 100), (64, 9, 8)):
+            yield drawn(pattern, shape, which.words)
+
+
+def drawn(pattern: str, shape: tuple[int, ...], words: int) -> Case:
+    """words[i] and the place of each element among those that share them."""
+    builder = Builder([], ["state"])
+    state, device = Value("state", Spec.of((2,), dtype=I64)), torch.device("cuda:0")
+    threads = 256 * min(3, -(-math.prod(shape) // 256))
+    outputs = [
+        builder.random_words(state, shape, threads, pattern, word, device) for word in range(words)
+    ]
+    outputs.append(builder.random_member(shape, threads, pattern, device))
+    options = InductorOptions()
+    graph = Graph([state], builder.nodes, list(outputs))
+    (launch,) = build_kernels(schedule_graph(graph, options), options).values()
+    buffers = [torch.zeros(shape, dtype=I64) for _ in launch.buffers]
+    name = f"drawn-{pattern}-{'x'.join(map(str, shape))}"
+    return Case(name, launch.kernel, buffers, (-(2**62) + 12345, 4 * (2**33 + 5)))
 
 
 def operands(dtype: torch.dtype, count: int, op: str) -> list[torch.Tensor]:
@@ -145,6 +179,10 @@ def operands(dtype: torch.dtype, count: int, op: str) -> list[torch.Tensor]:
     arity = SCALAR_OPS[op].arity
     if op == "where":
         return [torch.rand(count) < 0.5, *(sample(dtype, count) for _ in range(2))]
+    if op == "philox":
+        words = [torch.randint(-(2**63), 2**63 - 1, (count,)) for _ in range(3)]
+        seed, offset, thread = words[0], words[1].abs() & -4, words[2].abs()
+        return [seed, offset, torch.arange(count), thread, torch.arange(count) % 4]
     values = [sample(dtype, count) for _ in range(arity)]
     if dtype.is_floating_point:
         if op in ("acosh",):
@@ -184,7 +222,7 @@ def scalar_cases(count: int = 83) -> Iterator[Case]:
         if name == "cast":
             continue
         for dtype in (F32, F64, I64, I32, BOOL):
-            if name == "float_of_bits" and dtype is not I64:
+            if name in ("float_of_bits", "philox") and dtype is not I64:
                 continue
             if dtype is BOOL and name not in BOOL_OPS:
                 continue

@@ -12,6 +12,7 @@ their operand.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -23,7 +24,7 @@ from flambeau_prims.promotion import float_result, is_integral, result_type
 from flambeau_prims.strides import broadcast_shapes, wrap_dim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from flambeau_prims.spec import Size, Spec
 
@@ -41,11 +42,17 @@ class Builder:
 
     `results` are the Specs of the ATen node that is being decomposed, one a result (None where it
     returns no tensor); `line` is its place in the user's program, which all nodes made for it
-    carry.
+    carry. `aligned` is as in `Graph`.
     """
 
-    def __init__(self, nodes: list[Node], names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        nodes: list[Node],
+        names: Iterable[str] = (),
+        aligned: Mapping[Value, bool] = MappingProxyType({}),
+    ) -> None:
         self.nodes = nodes
+        self.aligned = dict(aligned)
         self.results: tuple[Spec | None, ...] = ()
         self.line = ""
         self._names = set(names)

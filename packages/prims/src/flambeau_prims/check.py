@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from flambeau_prims.graph import Graph, Node, Value, format_graph, map_values, values_in
+from flambeau_prims.philox import PATTERNS
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.registry import infer, is_mutating
 from flambeau_prims.size_floats import FloatExpr
@@ -229,4 +230,5 @@ _MATCHES = {
     "flag": lambda arg: isinstance(arg, bool),
     "dtype": lambda arg: isinstance(arg, torch.dtype),
     "device": lambda arg: isinstance(arg, torch.device),
+    "pattern": PATTERNS.__contains__,
 }

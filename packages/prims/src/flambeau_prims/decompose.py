@@ -44,7 +44,7 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
     """
     taken = [value.name for value in graph.inputs if isinstance(value, Value)]
     taken += [out.name for node in graph.nodes for out in node.outputs if out is not None]
-    builder = Builder([], taken)
+    builder = Builder([], taken, graph.aligned)
     replaced: dict[Value, Value] = {
         value: value for value in graph.inputs if isinstance(value, Value)
     }
@@ -63,6 +63,7 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
         env=graph.env,
         name=graph.name,
         write_counts=graph.write_counts,
+        aligned=builder.aligned,
     )
 
 

@@ -132,6 +132,8 @@ class Graph:
     is written. Eager counts no write of batch norm's statistics, and counts `x.copy_(x)`. `env`
     owns the symbolic sizes, or is None when every size is an int. The last
     `private_outputs` outputs are read by the compiler's own backward only, not by the caller.
+    `aligned` holds inputs that the caller can check to be aligned to 16 bytes, each with whether it
+    must be: eager's draws depend on it.
     """
 
     inputs: list[Value | Expr] = field(default_factory=list)
@@ -142,6 +144,7 @@ class Graph:
     name: str = "graph"
     write_counts: dict[Value, int] = field(default_factory=dict)
     private_outputs: int = 0
+    aligned: dict[Value, bool] = field(default_factory=dict)
 
     def counted_writes(self) -> list[tuple[Value, int]]:
         """Each input that is written, or whose version counter moves, and how far it moves."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.philox import random_member, random_words
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -149,6 +151,8 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
     ),
     "empty": lambda shape, dtype, device: torch.empty(tuple(shape), dtype=dtype, device=device),
     "iota": _iota,
+    "random_words": random_words,
+    "random_member": random_member,
     "clone": lambda x: x.clone(),
     "to_device": lambda x, device: x.to(device),
 }

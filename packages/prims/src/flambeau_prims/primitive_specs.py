@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims import sizes
+from flambeau_prims.philox import PATTERNS
 from flambeau_prims.rules.view import view_stride
 from flambeau_prims.sizes import size_max, size_min
 from flambeau_prims.spec import Spec
@@ -295,6 +296,23 @@ def iota(length: Size, start: Size, step: Size, dtype: torch.dtype, device: torc
     if dtype not in INTEGERS:
         raise TypeError(f"iota of {dtype}; cast the integers instead")
     return Spec.of((length,), dtype=dtype, device=device)
+
+
+def random_words(
+    state: Spec, shape: Sequence[Size], threads: Size, pattern: str, word: Size,
+    device: torch.device,
+) -> Spec:  # fmt: skip
+    """Row-major words, as int64."""
+    if (state.shape, state.dtype, state.device.type) != ((2,), torch.int64, "cpu"):
+        raise TypeError(f"the state of a generator is int64[2] on the CPU, not {state}")
+    if not 0 <= word < PATTERNS[pattern].words:
+        raise ValueError(f"elements of the pattern {pattern} have no word {word}")
+    return Spec.of(shape, dtype=torch.int64, device=device)
+
+
+def random_member(shape: Sequence[Size], threads: Size, pattern: str, device: torch.device) -> Spec:
+    """Row-major places, as int64."""
+    return Spec.of(shape, dtype=torch.int64, device=device)
 
 
 def clone(x: Spec) -> Spec:

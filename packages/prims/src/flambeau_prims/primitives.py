@@ -22,8 +22,8 @@ Laws that hold for every primitive:
 
 A primitive called on real tensors computes its reference result in plain eager PyTorch
 (`evaluate.run_graph` runs graphs). What is not here (matrix products, convolution, attention,
-pooling, random numbers, complex arithmetic) stays an ATen OpOverload in the graph, which means
-"call ATen".
+pooling, complex arithmetic, the state of random generators) stays an ATen OpOverload in the graph,
+which means "call ATen".
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Kind(enum.Enum):
     SORT = "sort"  # each element from all those along one dim
     VIEW = "view"  # an index map over the operand; moves nothing
     INDEX = "index"  # fresh result, each element read from a computed place
-    FACTORY = "factory"  # fresh result from no tensor
+    FACTORY = "factory"  # fresh result from no tensor on its device
     LAYOUT = "layout"  # the same elements in new memory
     SCATTER = "scatter"  # fresh result, written at computed places
 
@@ -113,6 +113,7 @@ PARAM_TYPES = {
     "flag": "a bool",
     "dtype": "a torch.dtype",
     "device": "a torch.device",
+    "pattern": "a name of `philox.PATTERNS`",
 }
 
 PRIMS: dict[str, Prim] = {}
@@ -361,6 +362,16 @@ empty = _factory("empty(shape: sizes, dtype: dtype, device: device)", "elements 
 iota = _factory(
     "iota(length: size, start: size, step: size, dtype: dtype, device: device)",
     "start + i * step, of an integer dtype",
+)
+random_words = _factory(
+    "random_words(state: tensor, shape: sizes, threads: size, pattern: pattern, word: size, "
+    "device: device)",
+    "word number `word` of each element of a draw of `threads` threads, in row-major order: int64 "
+    "in [0, 2**32); state is (seed, offset), int64[2] on the CPU",
+)
+random_member = _factory(
+    "random_member(shape: sizes, threads: size, pattern: pattern, device: device)",
+    "the place of each element among those that share its words: int64",
 )
 
 # 10. Layout

@@ -11,6 +11,7 @@ expressions are copied into place at the start of a call.
 
 from __future__ import annotations
 
+import functools
 from array import array
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from flambeau_runtime import dims
+from flambeau_runtime import dims, random_state
 from flambeau_runtime.dims import difference
 from flambeau_runtime.dispatch import DEVICE_CODES, DTYPE_CODES, dispatched
 from flambeau_runtime.externs import (
@@ -42,8 +43,10 @@ from flambeau_runtime.program import (
     Launch,
     Program,
     Ref,
+    Reserve,
     SizeExpr,
     Step,
+    Symbol,
     Tensor,
     View,
 )
@@ -62,8 +65,9 @@ from flambeau_runtime.program import (
     FREE,
     RELEASE_GIL,
     TAKE_GIL,
+    RESERVE,
     RETURN,
-) = range(13)
+) = range(14)
 OUT_NONE, OUT_SLOT, OUT_INT = -1, 0, 1
 
 # out= overloads that are called through libtorch's C interface: its function, number of tensors
@@ -94,7 +98,10 @@ class Assembler:
         self.slots = {name: index for index, name in enumerate(self.tensors)}
         self.checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
         self.raw = kernel_only(program, self.tensors)
-        self.symbols = {symbol.name: index for index, symbol in enumerate(program.symbols)}
+        self.reserves = [step for step in program.steps if isinstance(step, Reserve)]
+        names = [symbol.name for symbol in program.symbols]
+        names += [name for step in self.reserves for name in step.symbols]
+        self.symbols = {name: index for index, name in enumerate(names)}
         self.expressions: dict[str, int] = {}
         self.sequences: dict[tuple[Dim, ...], int] = {}
         self.tail: list[Dim] = []
@@ -117,7 +124,7 @@ class Assembler:
             if heavy and not released and opcode in (LAUNCH, LAUNCH_GPU, MATMUL, DISPATCH):
                 self.code.insert(before, RELEASE_GIL)
                 released = True
-            elif released and opcode == CALL:
+            elif released and opcode in (CALL, RESERVE):
                 self.code.insert(before, TAKE_GIL)
                 released = False
         outputs = self._outputs()
@@ -141,6 +148,9 @@ class Assembler:
                 found.update(
                     dict.fromkeys(dim for dim in (*step.ints, *step.grid) if isinstance(dim, str))
                 )
+            elif isinstance(step, Reserve):
+                if isinstance(step.increment, str):
+                    found[step.increment] = None
             elif isinstance(step, Extern):
                 given = markers_in((step.args, step.kwargs), SizeExpr)
                 found.update(dict.fromkeys(expression.text for expression in given))
@@ -198,6 +208,8 @@ class Assembler:
             self.code += [LAUNCH, kernel, len(buffers), ints, message, *buffers]
         elif isinstance(step, Extern):
             self._emit_extern(step)
+        elif isinstance(step, Reserve):
+            self._emit_reserve(step)
         elif isinstance(step, Free):
             self.code += [FREE, self.slots[step.name]]
         elif isinstance(step, Allocate):
@@ -237,6 +249,20 @@ class Assembler:
             device.index or 0,
             len(tensor.shape),
             sizes,
+        ]
+
+    def _emit_reserve(self, step: Reserve) -> None:
+        """The two words go to their symbols, and from there to the launches that are passed them:
+        by the copies of the step's number.
+        """
+        device = random_state.device_index(step.device)
+        self.code += [
+            RESERVE,
+            self._object(functools.partial(random_state.reserve, device)),
+            self.slots[step.name],
+            self._value(step.increment),
+            *(self.symbols[name] for name in step.symbols),
+            self.reserves.index(step),
         ]
 
     def _emit_view(self, name: str, base_name: str) -> None:
@@ -377,17 +403,23 @@ class Assembler:
         start = len(self.symbols) + len(self.expressions)
         values = [0] * start + [dim if isinstance(dim, int) else 0 for dim in self.tail]
         copies: list[int] = []
+        of_reserves: dict[str, list[int]] = {
+            name: [] for step in self.reserves for name in step.symbols
+        }
         for index, dim in enumerate(self.tail):
             if isinstance(dim, str):
-                copies += [start + index, self._value(dim)]
+                of_reserves.get(dim, copies).extend([start + index, self._value(dim)])
+        n_copies = len(copies)
+        reserved = [n_copies]
+        for step in self.reserves:
+            copies += [place for name in step.symbols for place in of_reserves[name]]
+            reserved.append(len(copies))
         postfix: list[int] = []
         for text, index in self.expressions.items():
             code = self._postfix(text)
             postfix += [index, len(code), *code]
         symbols = [
-            item
-            for s, at in zip(program.symbols, self.symbols.values(), strict=True)
-            for item in (s.input, -2 if s.is_float else -1 if s.dim is None else s.dim, at)
+            item for at, s in enumerate(program.symbols) for item in (s.input, _place_of(s), at)
         ]
         positions = {name: position for position, name in enumerate(program.inputs)}
         return self.core.Executor(
@@ -400,6 +432,7 @@ class Assembler:
             values=_pack(values),
             postfix=_pack(postfix),
             copies=_pack(copies),
+            reserved=_pack(reserved),
             symbols=_pack(symbols),
             inputs=_pack([self.slots.get(name, -1) for name in program.inputs]),
             outputs=_pack(outputs),
@@ -424,6 +457,15 @@ class Assembler:
         return code
 
 
+def _place_of(symbol: Symbol) -> int:
+    """Where the executor finds a symbol in its argument (executor_read_symbols)."""
+    if symbol.is_float:
+        return -2
+    if symbol.dim is None:
+        return -1
+    return -3 - symbol.dim if symbol.is_element else symbol.dim
+
+
 def kernel_only(program: Program, tensors: Mapping[str, Tensor]) -> frozenset[str]:
     """The allocated CPU tensors that only C++ kernels see: plain memory serves them, with no tensor
     object around it.
@@ -439,6 +481,8 @@ def kernel_only(program: Program, tensors: Mapping[str, Tensor]) -> frozenset[st
             seen.update(name for name in step.outputs if name is not None)
         elif isinstance(step, Allocate) and step.in_place and step.reuse is not None:
             shared.append((step.name, step.reuse))
+        elif isinstance(step, Reserve):
+            seen.add(step.name)
     for name, old in (*shared, *reversed(shared)):
         if name in seen or old in seen or old not in allocated:
             seen |= {name, old}

@@ -20,8 +20,10 @@ from flambeau_runtime.program import (
     Free,
     Launch,
     Program,
+    Reserve,
     SizeExpr,
     Step,
+    Symbol,
     Tensor,
     View,
 )
@@ -48,6 +50,7 @@ def check_program(program: Program) -> None:
                 f"is not there"
             )
     live = {name for name in program.inputs if name in tensors}
+    symbols = set(symbols)
     for step in program.steps:
         try:
             _check_step(step, tensors, kernels, symbols, live)
@@ -81,6 +84,10 @@ def _check_symbols(program: Program, tensors: dict[str, Tensor]) -> set[str]:
                 f"which is not there"
             )
         source = tensors.get(program.inputs[symbol.input])
+        if symbol.is_element:
+            _check_element(program, symbol, source)
+            symbols.add(symbol.name)
+            continue
         if (symbol.dim is None) != (source is None):
             raise ProgramError(
                 f"{program.name}: symbol {symbol.name} must come from an int input, or "
@@ -92,6 +99,18 @@ def _check_symbols(program: Program, tensors: dict[str, Tensor]) -> set[str]:
             )
         symbols.add(symbol.name)
     return symbols
+
+
+def _check_element(program: Program, symbol: Symbol, source: Tensor | None) -> None:
+    plain = source is not None and (source.dtype, source.device) == ("int64", "cpu")
+    if not plain or source is None or source.stride != (1,):
+        raise ProgramError(
+            f"{program.name}: symbol {symbol.name} must be an element of a contiguous int64 tensor "
+            f"of the CPU"
+        )
+    size = source.shape[0]
+    if not isinstance(size, int) or not 0 <= (-1 if symbol.dim is None else symbol.dim) < size:
+        raise ProgramError(f"{program.name}: symbol {symbol.name}: no element {symbol.dim}")
 
 
 def _check_tensor(program: Program, tensor: Tensor, symbols: set[str]) -> None:
@@ -137,6 +156,16 @@ def _check_step(
         for result in step.outputs:
             if result is not None:
                 _define(result, tensors, live)
+    elif isinstance(step, Reserve):
+        _check_dims((step.increment,), symbols)
+        for name in step.symbols:
+            if name in symbols:
+                raise ProgramError(f"symbol {name} is declared twice")
+            symbols.add(name)
+        _define(step.name, tensors, live)
+        tensor = tensors[step.name]
+        if (tensor.shape, tensor.dtype, tensor.device) != ((2,), "int64", "cpu"):
+            raise ProgramError(f"{step.name} must be int64[2] on the CPU")
     elif isinstance(step, View):
         _need(step.base, live)
         _define(step.name, tensors, live)
@@ -176,7 +205,7 @@ def check_arguments(program: Program, args: tuple[Any, ...]) -> None:
     floats = {symbol.input for symbol in program.symbols if symbol.is_float}
     for symbol in program.symbols:
         arg = args[symbol.input]
-        if not symbol.is_float:
+        if not symbol.is_float and not symbol.is_element:
             symbols[symbol.name] = arg if symbol.dim is None else arg.shape[symbol.dim]
     for position, (name, arg) in enumerate(zip(program.inputs, args, strict=True)):
         declared = tensors.get(name)

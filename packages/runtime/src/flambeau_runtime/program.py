@@ -54,13 +54,15 @@ class Symbol:
     argument itself if dim is None).
 
     With `is_float` the argument is a float, and the symbol its 64 bits taken as an int64: what
-    kernels are launched with.
+    kernels are launched with. With `is_element` the argument is an int64 tensor of the CPU, and the
+    symbol its element number `dim`; these follow all other symbols.
     """
 
     name: str
     input: int
     dim: int | None
     is_float: bool = False
+    is_element: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,21 @@ class Extern:
 
 
 @dataclass(frozen=True)
+class Reserve:
+    """Take random numbers from the default generator of a device: its offset advances by
+    `increment`, and the named int64[2] tensor of the CPU is the generator's seed and its offset of
+    before.
+
+    `symbols` names the two; launches of later steps are passed them.
+    """
+
+    name: str
+    device: str
+    increment: Dim
+    symbols: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class Free:
     """Drop the program's reference to the named tensor; of an input, that of a caller which has
     handed its references over.
@@ -207,7 +224,7 @@ class MemoryFormat:
     name: str
 
 
-Step: TypeAlias = Allocate | View | Launch | Extern | Free
+Step: TypeAlias = Allocate | View | Launch | Extern | Reserve | Free
 
 
 # 3. The whole

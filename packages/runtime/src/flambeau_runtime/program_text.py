@@ -17,8 +17,10 @@ from flambeau_runtime.program import (
     MemoryFormat,
     Program,
     Ref,
+    Reserve,
     SizeExpr,
     Step,
+    Symbol,
     Tensor,
     View,
 )
@@ -34,8 +36,7 @@ def format_program(program: Program) -> str:
     lines = [f"{program.name}({', '.join(heads)}) {{"]
     if program.symbols:
         origins = [
-            f"{symbol.name} = {'bits of ' if symbol.is_float else ''}{program.inputs[symbol.input]}"
-            + ("" if symbol.dim is None else f".shape[{symbol.dim}]")
+            f"{symbol.name} = {_origin(symbol, program.inputs[symbol.input])}"
             for symbol in program.symbols
         ]
         lines.append(f"  symbols: {', '.join(origins)}")
@@ -63,9 +64,21 @@ def format_step(step: Step, tensors: dict[str, Tensor]) -> str:
         return f"launch {step.kernel}({', '.join(step.buffers)}{ints}){grid}"
     if isinstance(step, Extern):
         return _format_extern(step)
+    if isinstance(step, Reserve):
+        return (
+            f"{step.name} = reserve {step.increment} of {step.device}, as {', '.join(step.symbols)}"
+        )
     if isinstance(step, Free):
         return f"free {step.name}"
     raise TypeError(f"not a step: {step!r}")
+
+
+def _origin(symbol: Symbol, source: str) -> str:
+    if symbol.is_float:
+        return f"bits of {source}"
+    if symbol.is_element:
+        return f"{source}[{symbol.dim}]"
+    return source if symbol.dim is None else f"{source}.shape[{symbol.dim}]"
 
 
 def format_tensor(tensor: Tensor) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from flambeau_runtime import random_state
 from flambeau_runtime.dims import difference, evaluate
 from flambeau_runtime.externs import (
     bits_of,
@@ -27,6 +28,7 @@ from flambeau_runtime.program import (
     Launch,
     Program,
     Ref,
+    Reserve,
     SizeExpr,
     Step,
     Symbol,
@@ -108,6 +110,11 @@ class PythonExecutor:
                 raise IndexError(out_of_bounds(step.kernel))
         elif isinstance(step, Extern):
             self._call(step, values, sizes)
+        elif isinstance(step, Reserve):
+            increment = evaluate(step.increment, sizes)
+            state = random_state.reserve(random_state.device_index(step.device), increment)
+            sizes.update(zip(step.symbols, state, strict=True))
+            values[step.name] = torch.tensor(state)
         elif isinstance(step, Free):
             values.pop(step.name, None)
         elif isinstance(step, Allocate):
@@ -158,6 +165,8 @@ def _value(symbol: Symbol, arg: Any) -> int:
     """What a symbol stands for in a call; TypeError for a number of the other kind."""
     if symbol.is_float:
         return bits_of(arg)
+    if symbol.is_element:
+        return arg[symbol.dim].item()
     return operator.index(arg) if symbol.dim is None else arg.shape[symbol.dim]
 
 

@@ -74,6 +74,7 @@ class Elements:
         self.math = RangedMath(ranges)
         self.mask: str | None = None
         self.labels: dict[str, None] = {}
+        self.host_reads: dict[str, None] = {}
         self._memo: dict[tuple[Value, Index, str | None], str] = {}
 
     def element(self, value: Value, index: Index) -> str:
@@ -116,6 +117,14 @@ class Elements:
         )
         address = linear(index, sizes.convert_all(value.spec.stride), offset)
         return self.builder.load(buffer, address, value.spec.dtype, self.mask)
+
+    def host_value(self, value: Value, number: int) -> str:
+        """An element of an int64 tensor of the CPU, which a launch passes by value."""
+        buffer = self.memory[self.roots.get(value, value)]
+        self.host_reads[buffer] = None
+        name = host_symbol(buffer, number)
+        self.sizes.hints[name] = 0
+        return self.builder.index_value(symbol(name), torch.int64)
 
     def operand(self, operand: Any, index: Index, dtype: torch.dtype) -> str:
         """The element of an operand that may be a number; numbers are taken in `dtype`."""
@@ -180,6 +189,11 @@ class Elements:
             yield
         finally:
             self.mask = outside
+
+
+def host_symbol(buffer: str, number: int) -> str:
+    """The symbol for an element of an int64 tensor of the CPU."""
+    return f"{buffer}_at{number}"
 
 
 def operand_dtype(node: Node) -> torch.dtype:

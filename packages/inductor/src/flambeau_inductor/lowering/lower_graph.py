@@ -19,7 +19,7 @@ from flambeau_inductor.indexing.expressions import int_if_known, linear, symbol
 from flambeau_inductor.indexing.sizes import SizeTable
 from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis, Load
-from flambeau_inductor.lowering.elements import Elements
+from flambeau_inductor.lowering.elements import Elements, host_symbol
 from flambeau_inductor.lowering.extern import (
     copy_into,
     copy_to_device,
@@ -28,6 +28,7 @@ from flambeau_inductor.lowering.extern import (
     lower_update,
 )
 from flambeau_inductor.lowering.index import store_scattered
+from flambeau_inductor.lowering.random import STATE
 from flambeau_inductor.lowering.realize import realize, result_of
 from flambeau_inductor.lowering.reduction import combine_parts, lower_reduction
 from flambeau_inductor.lowering.registry import load_all
@@ -46,6 +47,7 @@ from flambeau_prims.graph import Value
 from flambeau_prims.primitives import DTYPES, Kind, Prim
 from flambeau_prims.sizes import hint_of
 from flambeau_prims.spec import Spec
+from flambeau_runtime.program import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +93,18 @@ class _GraphLowering:
             self.lower_node(node)
         self.lower_outputs()
         self.lower_writes()
+        self.declare_host_values()
         return self.lowered
+
+    def declare_host_values(self) -> None:
+        """Symbols for the elements of inputs that launches pass by value, behind all sizes."""
+        read = {name for node in self.lowered.nodes for name in getattr(node, "host_reads", ())}
+        self.lowered.symbols += tuple(
+            Symbol(host_symbol(name, number), position, number, is_element=True)
+            for position, name in enumerate(self.lowered.inputs)
+            if name in read
+            for number in range(len(STATE))
+        )
 
     def declare(self, name: str, spec: Spec, role: str) -> str:
         self.lowered.buffers[name] = Buffer(name, spec, role)
@@ -395,7 +408,16 @@ class _GraphLowering:
         outer, inner, body = split_axes(outer, inner, body)
         labels = list(elements.labels)
         label = "_".join([*labels[: MAX_LABEL - 1], *labels[MAX_LABEL - 1 :][-1:]]) or "copy"
-        nest = LoopNest(len(self.lowered.nodes), str(spec.device), outer, inner, body, label, where)
+        nest = LoopNest(
+            len(self.lowered.nodes),
+            str(spec.device),
+            outer,
+            inner,
+            body,
+            label,
+            where,
+            host_reads=tuple(elements.host_reads),
+        )
         self.lowered.nodes.append(nest)
         return nest
 

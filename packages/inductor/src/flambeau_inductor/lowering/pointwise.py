@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from flambeau_prims.graph import Node
 
 
-@element_rule(*(name for name in SCALAR_OPS if name not in ("where", "cast", "float_of_bits")))
+_OTHERS = ("where", "cast", "float_of_bits", "philox")
+
+
+@element_rule(*(name for name in SCALAR_OPS if name not in _OTHERS))
 def lower_pointwise(elements: Elements, node: Node, index: Index) -> str:
     """op(elements of the operands)."""
     dtype = operand_dtype(node)

@@ -58,6 +58,8 @@ when recomputing it for each costs more adds than this.
 
 NESTS = frozenset((Kind.REDUCTION, Kind.SCAN, Kind.SORT, Kind.SCATTER))
 """Kinds that are loop nests of their own: their results have memory."""
+_COSTS = {"random_words": SCALAR_OPS["philox"].cost}
+"""Of primitives that are no scalar operators."""
 
 
 @dataclass(slots=True)
@@ -277,7 +279,7 @@ class _Realizer:
 
     def combine(self, node: Node, operands: list[Value]) -> Traits:
         name = node.op.name
-        own = SCALAR_OPS[name].cost if name in SCALAR_OPS else 2
+        own = SCALAR_OPS[name].cost if name in SCALAR_OPS else _COSTS.get(name, 2)
         parts = [self.traits_of(value, within=result_of(node)) for value in operands]
         reads = frozenset().union(*(part.reads for part in parts))
         depth = 1 + max((part.depth for part in parts), default=0)

@@ -20,7 +20,7 @@ ELEMENT_RULES: dict[str, ElementRule] = {}
 `elements` is the `Elements` of the nest; its module reads this table, so its type is not named.
 """
 
-FAMILIES = ("pointwise", "view", "index", "factory", "layout")
+FAMILIES = ("pointwise", "view", "index", "factory", "layout", "random")
 
 
 def element_rule(*names: str) -> Callable[[ElementRule], ElementRule]:

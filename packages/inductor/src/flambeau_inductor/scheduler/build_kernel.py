@@ -174,9 +174,6 @@ def merge_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
             fixed |= free_names(index) & names
         else:
             strides.append(parts[0])
-    for statement in body:
-        if isinstance(statement, IndexValue):
-            fixed |= free_names(statement.expr) & names
     mapping: Mapping = {}
     outer = _merge_group(outer, strides, fixed, mapping)
     inner = _merge_group(inner, strides, fixed, mapping)

@@ -97,8 +97,8 @@ def part_of(
     schedule: Schedule, numbers: tuple[int, ...], title: str, key: str, tolerance: float,
     ways: list[Way],
 ) -> Part | None:  # fmt: skip
-    """The part of these groups; None if it writes to the program's inputs, or floats are given to
-    the program: no likely ones are known.
+    """The part of these groups; None if it writes to the program's inputs, draws random numbers, or
+    floats are given to the program: no likely ones are known.
     """
     groups = schedule.groups
     nodes = [node for number in numbers for node in groups[number].nodes]
@@ -108,6 +108,8 @@ def part_of(
     if any(lowered.buffers[name].role == "input" for name in written):
         return None
     if any(symbol.is_float for symbol in lowered.symbols):
+        return None
+    if any(getattr(node, "host_reads", ()) for node in nodes):
         return None
     elsewhere = {
         name

@@ -11,7 +11,8 @@ from importlib import import_module
 
 MODULES = (
     "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "reduction", "scan",
-    "softmax", "norm", "loss", "dropout", "pool", "max_pool", "resample", "interpolate", "foreach",
+    "softmax", "norm", "loss", "dropout", "random", "pool", "max_pool", "resample", "interpolate",
+    "foreach",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Dropout's gradient.  (Its forward draws random numbers, and stays ATen's.)"""
+"""Dropout's gradient.  Its forward draws random numbers: `random.py`."""
 
 from __future__ import annotations
 

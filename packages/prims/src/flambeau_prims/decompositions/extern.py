@@ -51,9 +51,9 @@ REASONS: dict[str, tuple[str, ...]] = {
         "miopen_batch_norm",
     ),
     "draws random numbers, in eager's order and stream": (
-        "native_dropout", "bernoulli", "normal", "normal_functional", "uniform", "exponential",
-        "cauchy", "log_normal", "geometric", "random", "multinomial", "poisson", "_standard_gamma",
-        "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like",
+        "bernoulli", "random", "normal", "normal_functional", "exponential", "cauchy",
+        "log_normal", "geometric", "multinomial", "poisson", "_standard_gamma", "randn", "randperm",
+        "rand_like", "randn_like", "randint_like",
         "rrelu_with_noise", "rrelu_with_noise_functional", "rrelu_with_noise_backward", "binomial",
         "_sample_dirichlet",
     ),

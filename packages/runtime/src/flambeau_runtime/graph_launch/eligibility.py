@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from flambeau_runtime.externs import argument_of, has_dropout, is_random
-from flambeau_runtime.program import Extern, Launch, Program, Ref
+from flambeau_runtime.externs import argument_of, has_dropout, is_random, refs_of
+from flambeau_runtime.program import Extern, Launch, Program, Ref, Reserve
 
 _HOST_READS = frozenset(
     {
@@ -31,8 +31,9 @@ _HOST_PREFIXES = ("linalg_", "_linalg_", "sparse_", "_sparse_", "lu_", "geqrf", 
 """Solvers and sparse operators read sizes and error flags on the host."""
 
 
-_MAX_SYMBOLS = 64
-"""What csrc/launcher.c compares on each call."""
+_MAX_SIZES = 64
+_MAX_ELEMENTS = 960
+"""What csrc/launcher.c reads on each call: sizes, and words of the states of generators."""
 
 
 class Refusal(str):
@@ -66,8 +67,11 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
         return f"it uses several devices ({', '.join(sorted(devices))})"
     if any(symbol.is_float for symbol in program.symbols):
         return "it is given a float that changes from call to call"
-    if len(program.symbols) > _MAX_SYMBOLS:
-        return f"it has more than {_MAX_SYMBOLS} symbolic sizes"
+    elements = sum(symbol.is_element for symbol in program.symbols)
+    if len(program.symbols) - elements > _MAX_SIZES:
+        return f"it has more than {_MAX_SIZES} symbolic sizes"
+    if elements > _MAX_ELEMENTS:
+        return f"it draws more than {_MAX_ELEMENTS // 2} times what its forward drew"
     if not any(isinstance(step, (Launch, Extern)) for step in program.steps):
         return "it launches nothing"
     for step in program.steps:
@@ -88,12 +92,18 @@ def _operator_refusal(op: str, *, any_operator: bool) -> str | None:
 
 
 def idle_tensors(program: Program) -> frozenset[str]:
-    """The tensors of the CPU that nobody reads: attention without dropout makes a seed and an
-    offset on the CPU, and hands them to its backward, which draws nothing either.
+    """The tensors of the CPU whose memory no step reads: attention without dropout makes a seed and
+    an offset on the CPU, and hands them to its backward, which draws nothing either; kernels that
+    draw are passed the elements of a generator's state.
     """
-    idle: set[str] = set()
+    idle = {program.inputs[symbol.input] for symbol in program.symbols if symbol.is_element}
     for step in program.steps:
-        if isinstance(step, Extern) and "attention" in step.op and not has_dropout(step):
+        if isinstance(step, Extern):
+            idle.difference_update(refs_of((step.args, step.kwargs)))
+    for step in program.steps:
+        if isinstance(step, Reserve):
+            idle.add(step.name)
+        elif isinstance(step, Extern) and "attention" in step.op and not has_dropout(step):
             given = (argument_of(step, name) for name in ("philox_seed", "philox_offset"))
             idle.update(arg.name for arg in given if isinstance(arg, Ref))
             idle.update(filter(None, step.outputs))

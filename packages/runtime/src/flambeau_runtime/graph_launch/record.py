@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import threading
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from flambeau_runtime import random_state
 from flambeau_runtime.dispatch import DTYPE_CODES
 from flambeau_runtime.graph_launch.eligibility import draws_random_numbers, idle_tensors
 from flambeau_runtime.graph_launch.memory import memory_of_tensors
 from flambeau_runtime.graph_launch.pool import Pool, allocates_from_a_pool
-from flambeau_runtime.program import Program, SizeExpr
+from flambeau_runtime.program import Launch, Program, Reserve, SizeExpr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -44,7 +46,7 @@ class Input(IntEnum):
 class Output(IntEnum):
     """How a replay makes an output. The numbers are those of csrc/recording.c."""
 
-    NONE, INT, ARGUMENT, VIEW_OF_ARGUMENT, FRESH, WHOLE, PINNED = range(7)
+    NONE, INT, ARGUMENT, VIEW_OF_ARGUMENT, FRESH, WHOLE, PINNED, STATE = range(8)
 
 
 class CannotRecord(Exception):
@@ -117,6 +119,7 @@ class Tables:
     copies: list[int] = field(default_factory=list)
     pinned: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[int]] = field(default_factory=list)
+    draws: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,9 @@ class Recorder:
         self.device = device
         self.memory = memory_of_tensors(program)
         self.random = draws_random_numbers(program)
+        reserves = [step for step in program.steps if isinstance(step, Reserve)]
+        self.states = {step.name: number for number, step in enumerate(reserves)}
+        self.words = _word_numbers(program, reserves)
         self.calls_libraries = any(memory.in_library for memory in self.memory.values())
         self.public = len(program.outputs) - program.private_outputs
         self.idle = idle_tensors(program)
@@ -311,7 +317,10 @@ class _Capture:
         self.in_place: set[int] = set()
         for position in sorted(staged):
             self._stage(position)
-        outputs, self.launches = recorder.executor.trace(*self.given)
+        self.reservations = random_state.Reservations(shared=recorder.random)
+        with random_state.recorded(self.reservations):
+            outputs, self.launches = recorder.executor.trace(*self.given)
+        self._find_draws()
         self.outputs = [
             self._output(*pair) for pair in zip(recorder.program.outputs, outputs, strict=True)
         ]
@@ -325,6 +334,18 @@ class _Capture:
         if name in self.recorder.idle:
             return torch.empty(traced.shape, dtype=traced.dtype)
         return traced
+
+    def _find_draws(self) -> None:
+        """List the kernel arguments that are words of a generator's state."""
+        words = self.recorder.words
+        launches = (step for step in self.recorder.program.steps if isinstance(step, Launch))
+        for number, step in enumerate(launches):
+            if self.launches[number] is not None:
+                self.tables.draws += [
+                    (number, position, words[dim])
+                    for position, dim in enumerate(step.ints)
+                    if dim in words
+                ]
 
     # Inputs
 
@@ -385,6 +406,9 @@ class _Capture:
         for number, out in enumerate(program.outputs):
             if isinstance(out, SizeExpr):
                 self.tables.outputs[number] = [Output.INT, 0, self.outputs[number], 0, 0]
+            elif out in self.recorder.states:
+                at = self.recorder.states[out]
+                self.tables.outputs[number] = [Output.STATE, at, 0, 0, 0]
             elif out is not None:
                 memory = self.recorder.memory[out]
                 storage = self.outputs[number].untyped_storage().data_ptr()
@@ -477,7 +501,8 @@ class _Capture:
     ) -> Recorded:
         """The recording of the graph that was captured."""
         recorder, tables = self.recorder, self.tables
-        chosen = sorted({launch for _, launch, _, _ in tables.uses})
+        patched = {launch for _, launch, _, _ in tables.uses}
+        chosen = sorted(patched | {launch for launch, _, _ in tables.draws})
         site = {launch: number for number, launch in enumerate(chosen)}
         uses = [
             value
@@ -506,9 +531,34 @@ class _Capture:
             pinned=pinned,
             n_outputs=len(tables.outputs),
             outputs=_pack(value for output in tables.outputs for value in output),
+            reserve=self._reserve(),
+            n_elements=len(recorder.words) - 2 * len(recorder.states),
+            offsets=_pack(self.reservations.offsets),
+            draws=_pack(
+                value
+                for launch, position, word in tables.draws
+                for value in (site[launch], position, word)
+            ),
         )
         addresses = frozenset(tensor.data_ptr() for tensor in tables.pinned)
         return Recorded(recording, addresses, frozenset(self.in_place), self.staged_bytes)
+
+    def _reserve(self) -> Any:
+        """What a replay calls for the seed and offset that its draws count from; None if it draws
+        nothing.
+        """
+        if not self.recorder.states:
+            return None
+        # Where library calls draw too, torch's graph object advances the generator.
+        total = self.reservations.total
+        return functools.partial(random_state.reserve, self.recorder.device, total)
+
+
+def _word_numbers(program: Program, reserves: Sequence[Reserve]) -> dict[Any, int]:
+    """The symbols that are words of a generator's state, numbered: of inputs, then of draws."""
+    names = [symbol.name for symbol in program.symbols if symbol.is_element]
+    names += [name for step in reserves for name in step.symbols]
+    return {name: number for number, name in enumerate(names)}
 
 
 def _layout(view: torch.Tensor) -> list[int]:

@@ -246,6 +246,25 @@ template <class T> INLINE T int_pow(T base, T exponent) {
   return (T)result;
 }
 """,
+    "philox_of": """\
+// A word of the generator Philox4x32-10 (Salmon, Moraes, Dror, Shaw, 2011).
+INLINE int64_t philox_of(int64_t seed, int64_t offset, int64_t call, int64_t thread, int64_t lane) {
+  const uint64_t counter = ((uint64_t)offset >> 2) + (uint64_t)call;
+  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)((uint64_t)seed >> 32);
+  uint32_t x = (uint32_t)counter, y = (uint32_t)(counter >> 32);
+  uint32_t z = (uint32_t)thread, w = (uint32_t)((uint64_t)thread >> 32);
+  for (int round = 0; round < 10; round++) {
+    const uint64_t a = (uint64_t)x * 0xD2511F53u, b = (uint64_t)z * 0xCD9E8D57u;
+    x = (uint32_t)(b >> 32) ^ y ^ k0;
+    y = (uint32_t)b;
+    z = (uint32_t)(a >> 32) ^ w ^ k1;
+    w = (uint32_t)a;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return lane < 2 ? (lane == 0 ? x : y) : (lane == 2 ? z : w);
+}
+""",
     "shift_left": """\
 template <class T> INLINE T shift_left(T a, T b) {
   return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((wrap<T>)a << b);

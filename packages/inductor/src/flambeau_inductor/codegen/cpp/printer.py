@@ -251,5 +251,6 @@ install(CppPrinter, {
     "pow": _by_kind(partial(_libm, "pow"), partial(_prelude, "int_pow")),
     "maximum": partial(_prelude, "maximum"),
     "minimum": partial(_prelude, "minimum"),
+    "philox": partial(_prelude, "philox_of"),
     "copysign": lambda a, b, dtype: f"__builtin_copysign{_suffix(dtype)}({a}, {b})",
 })  # fmt: skip

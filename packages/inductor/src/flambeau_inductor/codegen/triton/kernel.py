@@ -25,7 +25,14 @@ from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_
 from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
 from flambeau_inductor.codegen.triton.tiling import lane_axes, row_axes
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
-from flambeau_inductor.ir import CheckIndex, Scan, inner_names, scan_direction
+from flambeau_inductor.ir import (
+    CheckIndex,
+    IndexValue,
+    Scan,
+    index_of,
+    inner_names,
+    scan_direction,
+)
 from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
@@ -73,6 +80,7 @@ class KernelWriter:
         self.dtypes = {param.name: param.dtype for param in kernel.params}
         self.outer_points = product_of(self.rows)
         self.inner_points = product_of(self.lane_axes)
+        self.places = _names_of_places(kernel)
         self.wide = self.needs_64_bits()
         # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
         self.rows_fit = divides(tiling.xblock, self.outer_points)
@@ -297,7 +305,7 @@ class KernelWriter:
 
     def needs_64_bits(self) -> bool:
         """Whether an index may pass 2**31: sizes are symbolic, or a static index is that large."""
-        if self.kernel.sizes:
+        if self.places & self.size_names:
             return True
         extents = {axis.symbol: axis.size - 1 for axis in (*self.kernel.outer, *self.kernel.inner)}
         largest = int(self.outer_points) + self.tiling.xblock
@@ -307,6 +315,23 @@ class KernelWriter:
                 continue
             largest = max(largest, _upper_bound(index, extents))
         return largest >= 2**31
+
+
+def _names_of_places(kernel: LoopKernel) -> set[str]:
+    """The names in axes and indices. What is only passed as a value (a seed) is in none of them."""
+    names = {symbol.name for axis in (*kernel.outer, *kernel.inner) for symbol in free(axis.size)}
+    for statement in kernel.body:
+        index = index_of(statement)
+        if index is not None and not (isinstance(statement, IndexValue) and index.is_Symbol):
+            names.update(symbol.name for symbol in index.free_symbols)
+        if isinstance(statement, CheckIndex):
+            names.update(symbol.name for symbol in free(statement.size))
+    return names
+
+
+def free(size: Integer) -> set[sympy.Symbol]:
+    """The symbols of a size."""
+    return set() if isinstance(size, int) else size.free_symbols
 
 
 def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:

@@ -63,6 +63,16 @@ def first_smallest(a, i, b, j):
     a_wins = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
     return tl.where(a_wins, a, b), tl.where(a_wins, i, j)
 """,
+    "philox": """
+@triton.jit
+def philox(seed, offset, call, thread, lane):
+    counter = (offset >> 2) + call
+    low, high = (counter & 0xFFFFFFFF).to(tl.uint32), ((counter >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    above = ((thread >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    x, y, z, w = tl.philox(seed, low, high, (thread & 0xFFFFFFFF).to(tl.uint32), above)
+    pair = tl.where(lane == 0, x, y)
+    return tl.where(lane < 2, pair, tl.where(lane == 2, z, w)).to(tl.int64)
+""",
     "integer_power": """
 @triton.jit
 def integer_power(a, b):
@@ -168,6 +178,9 @@ class TritonOps:
 
     def float_of_bits(self, x: str, dtype: torch.dtype) -> str:
         return f"{x}.to(tl.float64, bitcast=True)"
+
+    def philox(self, *args: Any) -> str:
+        return _call(self.writer.helper("philox"), *args)
 
     # Operators that ask the writer
 
