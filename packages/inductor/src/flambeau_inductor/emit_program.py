@@ -26,6 +26,7 @@ from flambeau_runtime import program as rt
 if TYPE_CHECKING:
     from flambeau_inductor.codegen.base import KernelBackend
     from flambeau_inductor.ir import ScheduledKernel
+    from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
     from flambeau_prims.spec import Spec
@@ -57,7 +58,26 @@ def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, Sch
         for step, group in enumerate(schedule.groups)
         if not group.is_extern
     }
-    return {step: launch for step, launch in kernels.items() if launch.kernel.params}
+    return {
+        step: replace(launch, kernel=replace(launch.kernel, narrow=_is_narrow(launch, lowered)))
+        for step, launch in kernels.items()
+        if launch.kernel.params
+    }
+
+
+def _is_narrow(launch: ScheduledKernel, lowered: Lowered) -> bool:
+    """Whether 32 bits hold every index into the buffers of a kernel. Kernels on a CPU index with
+    64, and stay equal whatever the sizes are.
+    """
+    if launch.device == "cpu" or launch.kernel.sizes:
+        return False
+    specs = [lowered.buffers[name].spec for name in launch.buffers]
+    if not all(isinstance(n, int) for spec in specs for n in (*spec.shape, *spec.stride)):
+        return False
+    extents = (
+        sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True)) for spec in specs
+    )
+    return all(extent < 2**31 - 1 for extent in extents)
 
 
 class _Emitter:

@@ -216,6 +216,7 @@ class LoopKernel:
     outer: tuple[Axis, ...]
     inner: tuple[Axis, ...]
     body: Body
+    narrow: bool = False  # all buffers are known to have fewer than 2**31 elements
     hints: tuple[int, ...] = field(default=(), compare=False)
     label: str = field(
         default="", compare=False

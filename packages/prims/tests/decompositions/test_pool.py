@@ -133,3 +133,37 @@ def test_nearest_by_any_factor() -> None:
         backward, (far, [1, 300], [1, 1, 1, 7]), {}, flat(backward(far, [1, 300], [1, 1, 1, 7]))
     )
     assert not is_decomposed(graph)
+
+
+def test_exact_places() -> None:
+    """The nearest element to the middle of each place. What eager reads where that lies between two
+    elements depends on the CPU, so those calls may stay with ATen.
+    """
+    make = Make(7, torch.float32)
+    decomposed_calls = 0
+    for spatial in (1, 2, 3):
+        forward = getattr(aten, f"_upsample_nearest_exact{spatial}d").default
+        backward = getattr(aten, f"_upsample_nearest_exact{spatial}d_backward").default
+        for _ in range(8):
+            shape = [2, 3, *(make.integer(1, 12) for _ in range(spatial))]
+            wanted = [make.integer(1, 25) for _ in range(spatial)]
+            x = make(*shape)
+            graph, _ = decomposed(forward, (x, wanted), {}, flat(forward(x, wanted)))
+            if is_decomposed(graph):
+                decomposed_calls += 1
+                check(forward, x, wanted, exact=True)
+            grad = make(2, 3, *wanted)
+            call = (grad, wanted, shape)
+            graph, _ = decomposed(backward, call, {}, flat(backward(*call)))
+            if is_decomposed(graph):
+                check(backward, *call, near=9.0)
+    assert decomposed_calls > 12
+
+
+def test_scales_that_eager_ignores() -> None:
+    """A CPU ignores the scale of an image's dim that keeps or doubles its size."""
+    for spatial in (1, 2, 3):
+        forward = getattr(aten, f"upsample_nearest{spatial}d").default
+        for factor, scale in ((1, 1.237), (2, 2.26)):
+            x = Make(8, torch.float32)(1, 2, *[7] * spatial)
+            check(forward, x, [7 * factor] * spatial, *[scale] * spatial, exact=True)

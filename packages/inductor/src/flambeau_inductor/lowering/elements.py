@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from flambeau_inductor.indexing.expressions import linear, symbol
+from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, linear, symbol
 from flambeau_inductor.indexing.ranges import RangedMath
 from flambeau_inductor.ir import Constant, IndexValue
 from flambeau_inductor.lowering.body_builder import BodyBuilder
@@ -164,9 +164,21 @@ class Elements:
         """A comparison of index expressions as a bool value."""
         builder = self.builder
         bound = right if isinstance(right, sympy.Expr) else self.sizes.convert(right)
+        narrow = self.device.type != "cpu" and self.fits_32_bits(left) and self.fits_32_bits(bound)
+        dtype = torch.int32 if narrow else torch.int64
         return builder.pointwise(
-            op, builder.index_value(left, torch.int64), builder.index_value(bound, torch.int64)
+            op, builder.index_value(left, dtype), builder.index_value(bound, dtype)
         )
+
+    def fits_32_bits(self, expr: sympy.Expr) -> bool:
+        """Whether an index expression certainly stays within 32 bits."""
+        sizes = {name: size for name, size in self.math.ranges.items() if size.is_Integer}
+        names = free_names(expr)
+        if not names <= sizes.keys():
+            return False
+        ends = {name: int(sizes[name]) for name in names}
+        terms = sympy.Add.make_args(expr)
+        return sum(abs(int(evaluate_expr(term, ends))) for term in terms) < 2**31
 
     def indirect(self, name: str, size: sympy.Expr, *, checked: bool = True) -> sympy.Expr:
         """An int64 value as an index below `size`, which is checked unless it is certain."""

@@ -72,15 +72,15 @@ REASONS: dict[str, tuple[str, ...]] = {
         "fractional_max_pool3d_backward", "max_unpool2d", "max_unpool3d",
     ),
     "interpolates between places": (
-        "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
-        "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact1d_backward",
-        "_upsample_nearest_exact3d_backward", "_upsample_lanczos2d_aa",
+
+
+        "_upsample_lanczos2d_aa",
         "_upsample_lanczos2d_aa_backward", "affine_grid_generator", "grid_sampler_3d_backward",
-        "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d", "reflection_pad1d",
-        "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d",
-        "replication_pad3d", "reflection_pad1d_backward", "reflection_pad2d_backward",
-        "reflection_pad3d_backward", "replication_pad1d_backward", "replication_pad2d_backward",
-        "replication_pad3d_backward",
+        "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d",
+
+
+
+
     ),
     "sorts or selects by rank": (
         "sort", "argsort", "topk", "median", "nanmedian", "mode", "kthvalue", "unique", "_unique2",
@@ -125,7 +125,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "_euclidean_dist", "_embedding_bag_backward", "_embedding_bag_per_sample_weights_backward",
         "multi_margin_loss_backward", "multilabel_margin_loss_backward", "ctc_loss", "_ctc_loss",
         "multi_margin_loss", "multilabel_margin_loss_forward", "channel_shuffle",
-        "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "_assert_async",
+        "_assert_async",
         "_local_scalar_dense", "item", "equal", "is_same_size", "_has_same_storage_numel",
         "_new_zeros_with_same_feature_meta", "sym_size", "sym_stride", "sym_numel",
         "sym_storage_offset", "size", "stride", "numel", "storage_offset", "record_stream",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,7 +33,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 LARGEST_AT_ONCE = 16
-"""Gradients of more places than this are added up dim by dim, through memory."""
+"""On a GPU, gradients of more places than this are added up dim by dim, through memory; on a CPU
+all are, since the first of these steps goes along contiguous rows.
+"""
 
 CUBIC = -0.75
 """The coefficient of cubic convolution; antialiased, it is -0.5."""
@@ -65,7 +66,9 @@ class Resampling:
 
 
 Tap = tuple[Any, Any]
-"""Where a place reads an element, and the weight of that element; tensors, or Values of a graph."""
+"""Where a place reads an element, and the weight of that element (None for 1): tensors, or Values
+of a graph.
+"""
 
 
 def resamplings(
@@ -109,7 +112,7 @@ def taps(ops: Any, dim: Resampling, position: Any) -> list[Tap]:
     source = _source(ops, dim, position)
     if dim.kind == "linear":
         last = dim.size - 1
-        low = _inside(ops, ops.cast(ops.floor(source), torch.int64), dim)
+        low = inside(ops, ops.cast(ops.floor(source), torch.int64), dim)
         part = ops.sub(source, ops.cast(low, dim.dtype))
         part = ops.minimum(ops.maximum(part, 0.0), 1.0)
         high = ops.minimum(ops.add(low, 1), last)
@@ -118,7 +121,7 @@ def taps(ops: Any, dim: Resampling, position: Any) -> list[Tap]:
     part = ops.sub(source, begin)
     first = ops.sub(ops.cast(begin, torch.int64), 1)
     return [
-        (_inside(ops, ops.add(first, k) if k else first, dim), weight)
+        (inside(ops, ops.add(first, k) if k else first, dim), weight)
         for k, weight in enumerate(_cubic_weights(ops, part))
     ]
 
@@ -132,7 +135,8 @@ def _source(ops: Any, dim: Resampling, position: Any) -> Any:
     return ops.maximum(source, 0.0) if dim.kind == "linear" else source
 
 
-def _inside(ops: Any, place: Any, dim: Resampling) -> Any:
+def inside(ops: Any, place: Any, dim: Resampling) -> Any:
+    """A place, or the nearest element."""
     return ops.minimum(ops.maximum(place, 0), dim.size - 1)
 
 
@@ -178,7 +182,7 @@ def _antialiased_taps(ops: Any, dim: Resampling, position: Any) -> list[Tap]:
         weight = ops.where(ops.lt(place, end), weight, 0.0)
         total = weight if total is None else ops.add(total, weight)
         weights.append(weight)
-        places.append(_inside(ops, place, dim))
+        places.append(inside(ops, place, dim))
     return [(place, ops.div(weight, total)) for place, weight in zip(places, weights, strict=True)]
 
 
@@ -266,7 +270,8 @@ def gathered(b: Builder, grad: Value, dims: Sequence[Any], read_by: Any = taps) 
         return NotImplemented
     first = grad.spec.ndim - len(dims)
     grad = b.widen(grad)
-    if math.prod(reader.count for reader in readers) <= LARGEST_AT_ONCE:
+    at_once = LARGEST_AT_ONCE if grad.spec.device.type != "cpu" else 1
+    if math.prod(reader.count for reader in readers) <= at_once:
         return _gathered_along(b, grad, readers, first)
     for d, reader in enumerate(readers):
         grad = _gathered_along(b, grad, [reader], first + d)
@@ -306,13 +311,15 @@ class Readers:
         begins = (elements * inverse).floor().long()
         low, high = 2**62, -(2**62)
         for index, weight in read_by(primitives, dim, wanted):
-            distance = (wanted - begins[index])[weight != 0.0]
+            distance = wanted - begins[index]
+            if weight is not None:
+                distance = distance[weight != 0.0]
             if not distance.numel():
                 continue
             low, high = min(low, int(distance.min())), max(high, int(distance.max()))
         return Readers(dim, read_by, inverse, low, high - low + 1)
 
-    def at(self, b: Builder, step: int, device: torch.device) -> tuple[Value, Value, Value]:
+    def at(self, b: Builder, step: int, device: torch.device) -> tuple[Value, Value, Value | None]:
         """Of each element's reader number `step`: its place, whether it exists, its weight."""
         dim = self.dim
         elements = b.iota(dim.size, 0, 1, torch.int64, device)
@@ -323,9 +330,11 @@ class Readers:
         for index, part in self.read_by(b, dim, place):
             reads = b.eq(index, elements)
             exists = reads if exists is None else b.bitwise_or(exists, reads)
+            if part is None:
+                continue
             part = b.where(reads, part, b.full(part.spec.shape, 0.0, dim.dtype, device))
             weight = part if weight is None else b.add(weight, part)
-        assert exists is not None and weight is not None
+        assert exists is not None
         return place, b.bitwise_and(exists, b.eq(place, wanted)), weight
 
 
@@ -335,20 +344,24 @@ def _gathered_along(b: Builder, grad: Value, readers: Sequence[Readers], first: 
     shape = (*grad.spec.shape[:first], *inner, *grad.spec.shape[first + len(readers) :])
     device = grad.spec.device
     found = [[r.at(b, step, device) for step in range(r.count)] for r in readers]
-    total = None
-    for chosen in product(*found):
-        places = [b.along(place, (d,), inner) for d, (place, _, _) in enumerate(chosen)]
-        share = b.index(grad, [*[None] * first, *places])
-        exists = None
-        for d, (_, reads, weight) in enumerate(chosen):
-            share = b.mul(share, b.along(weight, (first + d,), shape))
-            reads = b.along(reads, (first + d,), shape)
-            exists = reads if exists is None else b.bitwise_and(exists, reads)
-        assert exists is not None
-        share = b.where(exists, share, 0.0)
-        total = share if total is None else b.add(total, share)
-    assert total is not None
-    return total
+
+    def summed(chosen: tuple[Value, ...]) -> Value:
+        """The sum over the readers along the dims that are not chosen yet."""
+        d = len(chosen)
+        if d == len(readers):
+            places = [b.along(place, (n,), inner) for n, place in enumerate(chosen)]
+            return b.index(grad, [*[None] * first, *places])
+        total = None
+        for place, reads, weight in found[d]:
+            share = summed((*chosen, place))
+            if weight is not None:
+                share = b.mul(share, b.along(weight, (first + d,), shape))
+            share = b.where(b.along(reads, (first + d,), shape), share, 0.0)
+            total = share if total is None else b.add(total, share)
+        assert total is not None
+        return total
+
+    return summed(())
 
 
 for _kind, _name in (

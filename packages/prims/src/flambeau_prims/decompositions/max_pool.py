@@ -24,6 +24,7 @@ from flambeau_prims.decompositions.windows import (
     at_taps,
     begins,
     even_windows,
+    index_dtype,
     overlap,
     windows_of,
 )
@@ -100,8 +101,7 @@ def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, 
     scales: list[Size] = [1]
     for window in reversed(windows[1:]):
         scales.insert(0, scales[0] * window.size)
-    plane = scales[0] * windows[0].size
-    dtype = torch.int32 if isinstance(plane, int) and plane < 2**31 else torch.int64
+    dtype = index_dtype(*(window.size + 2 * window.pad for window in windows))
     best: Value | None = None
     move: Value | None = None  # from where the window begins to its greatest element so far
     for taps in product(*(range(window.kernel) for window in windows)):
@@ -210,10 +210,12 @@ def _gathered(b: Builder, grad: Value, indices: Value, windows: tuple[Windows, .
     grad = b.widen(grad)
     shape = b.result.shape
     lead = len(shape) - len(windows)
+    dtype = index_dtype(*(window.size for window in windows))
+    indices = b.cast(indices, dtype)
     scale: Size = 1
     places = []
     for number, window in reversed(list(enumerate(windows))):
-        along = b.iota(window.size, 0, scale, torch.int64, grad.spec.device)
+        along = b.iota(window.size, 0, scale, dtype, grad.spec.device)
         places.append(b.along(along, (lead + number,), shape))
         scale = scale * window.size
     place = places[0]

@@ -18,6 +18,7 @@ from flambeau_prims.decompositions.windows import (
     at_places,
     at_taps,
     begins,
+    index_dtype,
     overlap,
     windows_of,
 )
@@ -169,7 +170,8 @@ def _reached(
         )  # places of a step, from where windows begin, that it reaches
         if left >= window.step:
             continue
-        place = b.iota(window.size, window.pad, 1, torch.int64, spec.device)
+        dtype = index_dtype(window.size, window.pad)
+        place = b.iota(window.size, window.pad, 1, dtype, spec.device)
         inside = b.lt(b.remainder(place, window.step), left)
         inside = b.along(inside, (spec.ndim - len(windows) + number,), spec.shape)
         result = inside if result is None else b.bitwise_and(result, inside)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from flambeau_prims import sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from flambeau_prims.builder import Builder
     from flambeau_prims.graph import Value
@@ -114,6 +114,16 @@ def at_taps(
         lows.append(first)
         highs.append(window.count - last)
     return b.pad(x, tuple(lows), tuple(highs), outside)
+
+
+def index_dtype(*sizes_of_it: Size) -> torch.dtype:
+    """The dtype of places below the product of these sizes: int32 where that is certain to do."""
+    count = 1
+    for size in sizes_of_it:
+        if not isinstance(size, int):
+            return torch.int64
+        count *= max(size, 1)
+    return torch.int32 if count < 2**31 else torch.int64
 
 
 def begins(

@@ -82,6 +82,7 @@ class KernelWriter:
         self.inner_points = product_of(self.lane_axes)
         self.places = _names_of_places(kernel)
         self.wide = self.needs_64_bits()
+        self.indirect = indirect_names(kernel)
         # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
         self.rows_fit = divides(tiling.xblock, self.outer_points)
         self.lanes_fit = bool(self.lane_axes) and divides(tiling.rblock, self.inner_points)
@@ -134,10 +135,30 @@ class KernelWriter:
 
     def pointer(self, buffer: str, index: sympy.Expr) -> str:
         """The tile of addresses of an access."""
-        text = integer_text(index)
         if not index.free_symbols - set(self.kernel.sizes):
-            return f"{buffer} + tl.full({self.scalar_shape}, {text}, tl.int64)"
-        return f"{buffer} + ({text})"
+            return f"{buffer} + tl.full({self.scalar_shape}, {integer_text(index)}, tl.int64)"
+        return f"{buffer} + ({self.index_text(index)})"
+
+    def index_text(self, index: sympy.Expr) -> str:
+        """An index in Triton: the sum of what varies along the rows, then what does along lanes."""
+        rows: list[sympy.Expr] = []
+        lanes: list[sympy.Expr] = []
+        for term in sympy.Add.make_args(index):
+            (rows if free_names(term).isdisjoint(self.inner) else lanes).append(term)
+        parts = [
+            integer_text(sympy.Add(*terms), self.index_name) for terms in (rows, lanes) if terms
+        ]
+        return f"({parts[0]}) + ({parts[1]})" if len(parts) == 2 else parts[0]
+
+    def index_name(self, name: str) -> str:
+        """A symbol of an index: an indirect one in 32 bits, if these hold all indices."""
+        return f"{name}_index" if self.kernel.narrow and name in self.indirect else name
+
+    def define(self, name: str, value: str) -> None:
+        """A value, and the index that it is."""
+        self.line(f"{name} = {value}")
+        if self.kernel.narrow and name in self.indirect:
+            self.line(f"{name}_index = {name}.to(tl.int32)")
 
     def store(
         self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
@@ -160,7 +181,7 @@ class KernelWriter:
         mask: str | None,
     ) -> None:  # fmt: skip
         """A store of a tile of a shape, under tile masks and a mask of the statement."""
-        address = f"{buffer} + tl.broadcast_to({integer_text(index)}, {shape})"
+        address = f"{buffer} + tl.broadcast_to({self.index_text(index)}, {shape})"
         if not {symbol.name for symbol in index.free_symbols} - self.size_names:
             address = f"{buffer} + tl.full({shape}, {integer_text(index)}, tl.int64)"
         masks += [f"tl.broadcast_to({mask}, {shape})"] if mask else []
@@ -246,7 +267,8 @@ class KernelWriter:
         fours, to store them at once.
         """
         ones = "[1, 1]" if self.lane_axes else "1"
-        self.line(f"{index} = tl.max_contiguous({index}, {ones})")
+        # Where runs have one point, it is each point that a divisor would be claimed of.
+        self.line(f"{index} = tl.max_contiguous(tl.multiple_of({index}, {ones}), {ones})")
 
     def unravel(self, axes: Sequence[Axis], flat: str) -> None:
         """Each axis from the flattened index, innermost fastest."""
@@ -332,6 +354,14 @@ def _names_of_places(kernel: LoopKernel) -> set[str]:
 def free(size: Integer) -> set[sympy.Symbol]:
     """The symbols of a size."""
     return set() if isinstance(size, int) else size.free_symbols
+
+
+def indirect_names(kernel: LoopKernel) -> set[str]:
+    """The values that index expressions name."""
+    known = {axis.symbol.name for axis in (*kernel.outer, *kernel.inner)}
+    known |= {symbol.name for symbol in kernel.sizes}
+    indices = [index for s in kernel.body if (index := index_of(s)) is not None]
+    return set().union(*map(free_names, indices)) - known
 
 
 def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:

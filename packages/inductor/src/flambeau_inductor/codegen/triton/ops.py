@@ -100,7 +100,7 @@ class TritonOps:
 
     def bind(self, statement: Statement, value: str) -> str:
         name: str = statement.name  # type: ignore[union-attr]
-        self.writer.line(f"{name} = {value}")
+        self.writer.define(name, value)
         return name
 
     # Leaves and memory
@@ -117,7 +117,9 @@ class TritonOps:
         return f"({text}).to({TRITON_TYPES[dtype]})"
 
     def index(self, expr: Integer) -> str:
-        return integer_text(expr)
+        if isinstance(expr, int):
+            return str(expr)
+        return integer_text(expr, self.writer.index_name)
 
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None) -> str:
         conditions = self.writer.masks(index) + ([mask] if mask else [])

@@ -47,6 +47,11 @@ ROW_WORK = 12
 ROW_TILE = 2048
 """The points of such a tile: each thread takes several rows and several lanes."""
 
+TILE_STATEMENTS = 900
+"""A thread takes so many points of such a tile that it runs at most this many statements at once:
+their values stay in registers.
+"""
+
 MOST_PER_THREAD = 8
 RESIDENT_THREADS = 132 * 2048
 """Points of a thread in a pointwise kernel of many, and the threads that a large GPU holds at a
@@ -139,7 +144,7 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     if _work_along_one_axis(kernel, hints) >= ROW_WORK:
         return _row_tiling(kernel, points, hints)
     if kernel.outer and _is_scattered(kernel):
-        return Tiling(min(512, max(32, _power_of_two(points))), warps=4, dealt=True)
+        return Tiling(min(256, max(32, _power_of_two(points))), warps=4, dealt=True)
     per_thread = 1
     while per_thread < MOST_PER_THREAD and 2 * per_thread * RESIDENT_THREADS <= points:
         per_thread *= 2
@@ -196,7 +201,8 @@ def _row_tiling(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     dealt = _is_scattered(kernel)
     lanes = (16, 32, 64, 128, 256, 512) if dealt else (16, 32, 64, 128)
     rblock = min(lanes, key=lambda block: (round(-(-size // block) * block / size, 1), -block))
-    tile = ROW_TILE if points >= ROW_TILE * 512 else ROW_TILE // 4
+    each = max(4, _power_of_two(TILE_STATEMENTS // len(kernel.body) + 1) // 2)
+    tile = min(ROW_TILE, 128 * each) if points >= ROW_TILE * 512 else ROW_TILE // 4
     lane = kernel.outer[-1].symbol.name
     return Tiling(max(1, tile // rblock), rblock, warps=4, lane=lane, dealt=dealt)
 
@@ -209,7 +215,8 @@ def _is_scattered(kernel: LoopKernel) -> bool:
         index = index_of(statement)
         indirect = set() if index is None else free_names(index) & moving
         if isinstance(statement, Load) and (
-            indirect - {last.name} or _step(index, last) not in (0, 1)  # type: ignore[arg-type]
+            indirect - {last.name}
+            or (last.name in free_names(statement.index) and _step(statement.index, last) != 1)
         ):
             return True
         if not isinstance(statement, (Store, CheckIndex)) and (
