@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,9 @@ def matmul_cases() -> Iterator[Case]:
     for left, right in product((False, True), repeat=2):
         yield matmul(136, 72, 152, F16, transposed=(left, right), epilogue="bias_gelu",
                      tiling=described)  # fmt: skip
+    for epilogue in ("none", "bias_gelu", "residual_two_outputs"):
+        yield matmul(136, 72, 152, F16, epilogue=epilogue,
+                     tiling=replace(described, described_stores=True))  # fmt: skip
 
 
 def matmul(

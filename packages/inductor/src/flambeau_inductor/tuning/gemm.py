@@ -200,7 +200,7 @@ class _GemmWays:
         }
         sizes = extents(contraction, kernel.inner, lambda size: evaluate_expr(size, hints))
         for tiling in candidates(
-            contraction, kernel.inner, sizes, self.facts, tf32=self.tf32,
+            kernel, sizes, self.facts, tf32=self.tf32,
             count=self.options.max_autotune_candidates,
         ):  # fmt: skip
             yield Way(str(tiling), (replace(group, tiling=tiling),), self.made())
@@ -240,7 +240,7 @@ class _GemmWays:
                 return
             sizes = extents(contraction, kernel.inner, int)
             for tiling in candidates(
-                contraction, kernel.inner, sizes, self.facts, tf32=self.tf32,
+                kernel, sizes, self.facts, tf32=self.tf32,
                 count=SPLIT_CANDIDATES,
             ):  # fmt: skip
                 yield Way(

@@ -83,7 +83,7 @@ def meta(kernel: LoopKernel, tiling: AnyTiling) -> dict[str, object]:
         if tiling.descriptors:
             # Descriptors need aligned matrices.
             result |= {
-                "scratch": scratch_bytes(tiling),
+                "scratch": scratch_bytes(kernel, tiling),
                 "unaligned_constants": {"DESCRIPTORS": 0},
             }
         return result

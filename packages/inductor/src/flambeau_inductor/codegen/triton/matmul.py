@@ -22,7 +22,11 @@ import torch
 
 from flambeau_inductor.codegen.contraction import contraction_of
 from flambeau_inductor.codegen.triton.kernel import HEADER, KernelWriter, divides, product_of
-from flambeau_inductor.codegen.triton.matmul_tiling import DESCRIPTOR_BYTES, describe
+from flambeau_inductor.codegen.triton.matmul_tiling import (
+    DESCRIPTOR_BYTES,
+    describe,
+    described_stores,
+)
 from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_inductor.indexing.expressions import integer_text
@@ -70,9 +74,12 @@ def matmul_grid(
     return ("*".join([str(total), *texts]) if texts else total,)
 
 
-def scratch_bytes(tiling: MatmulTiling) -> int:
-    """Scratch memory of one program: two tensor descriptors, if it has any."""
-    return 2 * DESCRIPTOR_BYTES if tiling.descriptors else 0
+def scratch_bytes(kernel: LoopKernel, tiling: MatmulTiling) -> int:
+    """Scratch memory of one program: that of its tensor descriptors, if it has any."""
+    contraction = contraction_of(kernel)
+    assert contraction is not None
+    stores = len(described_stores(kernel, contraction)) if tiling.described_stores else 0
+    return (2 + stores) * DESCRIPTOR_BYTES if tiling.descriptors else 0
 
 
 class _MatmulWriter(KernelWriter):
@@ -86,6 +93,7 @@ class _MatmulWriter(KernelWriter):
         self.matmul = tiling
         self.contraction = contraction
         self.inner_axes = kernel.inner
+        self.stores = described_stores(kernel, contraction) if tiling.described_stores else {}
         self.row_points = product_of(contraction.rows)
         self.lane_points = product_of(contraction.lanes)
         self.depth_points = product_of(kernel.inner)
@@ -117,7 +125,17 @@ class _MatmulWriter(KernelWriter):
         sides = ((self.row_points, self.matmul.xblock, "xmask"),
                  (self.lane_points, self.matmul.rblock, "rmask"))  # fmt: skip
         masks = [name for points, block, name in sides if not divides(block, points)]
-        self.store_tile(buffer, index, value, "[XBLOCK, RBLOCK]", masks, mode, mask)
+        shape = "[XBLOCK, RBLOCK]"
+        if buffer not in self.stores:
+            self.store_tile(buffer, index, value, shape, masks, mode, mask)
+            return
+        self.line("if DESCRIPTORS:")
+        with self.indented():
+            place = "[row * XBLOCK, lane * RBLOCK]"
+            self.line(f"{buffer}_matrix.store({place}, tl.broadcast_to({value}, {shape}))")
+        self.line("else:")
+        with self.indented():
+            self.store_tile(buffer, index, value, shape, masks, mode, mask)
 
     # The function
 
@@ -130,6 +148,8 @@ class _MatmulWriter(KernelWriter):
             with self.indented():
                 for operand, description in described.items():
                     self.declare_descriptor(operand, description)
+                for buffer, description in self.stores.items():
+                    self.declare_store(buffer, description)
         tiles = self.tiles()
         if tiling.programs:
             self.line(
@@ -285,6 +305,14 @@ class _MatmulWriter(KernelWriter):
         self.line(
             f"{name}_matrix = tl.make_tensor_descriptor({base}, [{', '.join(shape)}], "
             f"[{description.stride}, 1], [{', '.join(blocks)}])"
+        )
+
+    def declare_store(self, buffer: str, description: Description) -> None:
+        """Make the tensor descriptor of a result."""
+        base = buffer + (f" + {description.offset}" if description.offset else "")
+        self.line(
+            f"{buffer}_matrix = tl.make_tensor_descriptor({base}, [{self.row_points}, "
+            f"{self.lane_points}], [{description.stride}, 1], [XBLOCK, RBLOCK])"
         )
 
     def read_described(self, operand: Operand, description: Description, is_left: bool) -> None:
