@@ -106,3 +106,26 @@ def test_tables_share_kernels():
     text = write_kernel(add, "k", choose_tiling(add))
     assert text.count("tl.atomic_add") == 4 and 'sem="relaxed"' in text
     assert "tl.where(v" not in text.partition("atomic_add")[2].splitlines()[0]
+
+
+def corners(b, index, *sources):
+    """Sums of several sources in one buffer, as the corners of a sampled image give them."""
+    total = b.full((10, 6), 0.0, torch.float32, index.spec.device)
+    for number, source in enumerate(sources):
+        total = b.index_put(total, [b.remainder(b.add(index, number), 10)], source, True)
+    return (total,)
+
+
+def test_a_chain_of_sums_has_one_buffer(tester):
+    tensors = (torch.randint(0, 10, (40,)), *torch.randn(4, 40, 6))
+    exact(tester, corners, *tensors)
+    _, add = on_a_gpu(corners, tensors)
+    assert write_kernel(add, "k", choose_tiling(add)).count("tl.atomic_add(b") == 4
+
+
+def test_a_sum_that_is_used_twice_is_kept(tester):
+    def program(b, index, source):
+        (first,) = corners(b, index, source)
+        return (b.index_put(first, [index], source, True), b.neg(first))
+
+    exact(tester, program, torch.randint(0, 10, (40,)), torch.randn(40, 6))

@@ -70,9 +70,9 @@ class LoopNest:
         return set(self.stores)
 
     @property
-    def scattered(self) -> set[str]:
-        """Names of the buffers that it writes at computed places."""
-        return {name for name, stores in self.stores.items() if any(s.mode for s in stores)}
+    def scattered(self) -> dict[str, str]:
+        """The buffers that it writes at computed places, with the modes of the scatters."""
+        return {s.buffer: s.mode for stores in self.stores.values() for s in stores if s.mode}
 
     @property
     def can_raise(self) -> bool:

@@ -12,12 +12,13 @@ from flambeau_inductor.lowering.realize import result_of
 from flambeau_inductor.lowering.registry import element_rule
 from flambeau_inductor.lowering.value_bounds import lies_inside
 from flambeau_prims.graph import Value
+from flambeau_prims.primitives import Kind, Prim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_inductor.lowering.elements import Elements, Index
-    from flambeau_prims.graph import Node
+    from flambeau_prims.graph import Graph, Node
 
 
 @element_rule("flip")
@@ -156,4 +157,24 @@ def lower_cat(elements: Elements, node: Node, index: Index) -> str:
     result = parts[-1][1]
     for inside, name in reversed(parts[:-1]):
         result = builder.pointwise("where", inside, name, result)
+    return result
+
+
+def continued_scatters(graph: Graph) -> set[Value]:
+    """Results of scatters that only another scatter uses, which goes on in their memory."""
+    uses: dict[Value, int] = {}
+    for value in graph.live_at_exit():
+        uses[value] = uses.get(value, 0) + 1
+    for node in graph.nodes:
+        for value in node.operands():
+            uses[value] = uses.get(value, 0) + 1
+    result = set()
+    for node in graph.nodes:
+        if not isinstance(node.op, Prim) or node.op.kind is not Kind.SCATTER:
+            continue
+        (out,), x = node.outputs, node.args[0]
+        source = x.producer
+        is_scatter = source is not None and source.op is node.op
+        if is_scatter and uses[x] == 1 and out is not None and out.spec.stride == x.spec.stride:
+            result.add(x)
     return result

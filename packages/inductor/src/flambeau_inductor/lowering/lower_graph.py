@@ -27,7 +27,7 @@ from flambeau_inductor.lowering.extern import (
     lower_extern,
     lower_update,
 )
-from flambeau_inductor.lowering.index import store_scattered
+from flambeau_inductor.lowering.index import continued_scatters, store_scattered
 from flambeau_inductor.lowering.random import STATE
 from flambeau_inductor.lowering.realize import realize, result_of
 from flambeau_inductor.lowering.reduction import combine_parts, lower_reduction
@@ -77,6 +77,7 @@ class _GraphLowering:
         self.lowered = Lowered(graph, self.sizes, tuple(sources.symbols))
         self.realized = realize(graph, options)
         self.memory: dict[Value, str] = {}
+        self.continued = continued_scatters(graph)
         self.made = 0
         self.copies: dict[tuple[str, torch.device], Value] = {}
         self.partial: dict[tuple[Value, tuple[int, ...], str, int], Value] = {}
@@ -293,11 +294,14 @@ class _GraphLowering:
         """A copy of what is scattered into, and a nest over what is scattered."""
         out = result_of(node)
         x, indices, source, accumulate = node.args
-        axes, index = self.axes(out.spec.shape, out.spec.stride, "i")
-        elements = self.elements(axes, out.spec.device)
-        name = elements.element(x, index)
-        buffer = self.make(out)
-        self.finish(elements, buffer, out.spec, index, name, axes, (), node.where)
+        if x in self.continued:
+            buffer = self.memory[out] = self.memory[x]
+        else:
+            axes, index = self.axes(out.spec.shape, out.spec.stride, "i")
+            elements = self.elements(axes, out.spec.device)
+            name = elements.element(x, index)
+            buffer = self.make(out)
+            self.finish(elements, buffer, out.spec, index, name, axes, (), node.where)
         if _is_empty(source.spec.shape):
             return
         base = self.realized.root(x)

@@ -261,11 +261,14 @@ class _Fuser:
         loads_a, stores_a = (map_accesses(part, match.a, math) for part in (a.loads, a.stores))
         loads_b, stores_b = (map_accesses(part, match.b, math) for part in (b.loads, b.stores))
         inner = {axis.symbol.name for axis in match.inner}
+        both_add = a.scattered.keys() & b.scattered.keys()
         for name, indices in loads_b.items():
+            if name in both_add:
+                continue
             if name in stores_a and indices != stores_a[name]:
                 return f"{name} is read at other places than it is written"
         for name, indices in stores_b.items():
-            if name in loads_a:
+            if name in loads_a and name not in both_add:
                 if loads_a[name] != indices:
                     return f"{name} is overwritten at other places than it is read"
                 if any(not inner.isdisjoint(free_names(index)) for index in indices):
@@ -357,7 +360,9 @@ def _joined(a: Accesses, b: Accesses) -> Accesses:
 def _scattered(a: Group, b: Group) -> str:
     """Why a scatter keeps two groups apart; "" if it does not."""
     ours, theirs = a.scattered, b.scattered
-    for name in sorted(ours | theirs):
+    for name in sorted(ours.keys() | theirs.keys()):
+        if a.device != "cpu" and ours.get(name) == theirs.get(name) == "add":
+            continue  # sums on a GPU are in any order
         if name in (a.loads.keys() | a.stores) and name in (b.loads.keys() | b.stores):
             return f"{name} is written at computed places"
     if (ours and b.inner) or (theirs and a.inner):

@@ -61,9 +61,10 @@ class Group:
         )
 
     @property
-    def scattered(self) -> set[str]:
-        """The buffers that members write at computed places."""
-        return set().union(*(n.scattered for n in self.nodes if not isinstance(n, ExternCall)))
+    def scattered(self) -> dict[str, str]:
+        """The buffers that members write at computed places, with the modes of the scatters."""
+        nests = [node for node in self.nodes if not isinstance(node, ExternCall)]
+        return {name: mode for nest in nests for name, mode in nest.scattered.items()}
 
     @property
     def scan_direction(self) -> bool | None:

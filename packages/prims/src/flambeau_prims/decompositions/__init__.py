@@ -12,7 +12,7 @@ from importlib import import_module
 MODULES = (
     "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "reduction", "scan",
     "softmax", "norm", "loss", "dropout", "random", "pool", "max_pool", "resample", "interpolate",
-    "borders", "foreach",
+    "borders", "grid_sample", "foreach",
 )  # fmt: skip
 
 

@@ -75,8 +75,8 @@ REASONS: dict[str, tuple[str, ...]] = {
 
 
         "_upsample_lanczos2d_aa",
-        "_upsample_lanczos2d_aa_backward", "affine_grid_generator", "grid_sampler_3d_backward",
-        "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d",
+        "_upsample_lanczos2d_aa_backward",
+
 
 
 

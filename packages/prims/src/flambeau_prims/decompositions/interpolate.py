@@ -122,7 +122,7 @@ def taps(ops: Any, dim: Resampling, position: Any) -> list[Tap]:
     first = ops.sub(ops.cast(begin, torch.int64), 1)
     return [
         (inside(ops, ops.add(first, k) if k else first, dim), weight)
-        for k, weight in enumerate(_cubic_weights(ops, part))
+        for k, weight in enumerate(cubic_weights(ops, part))
     ]
 
 
@@ -140,7 +140,7 @@ def inside(ops: Any, place: Any, dim: Resampling) -> Any:
     return ops.minimum(ops.maximum(place, 0), dim.size - 1)
 
 
-def _cubic_weights(ops: Any, part: Any) -> list[Any]:
+def cubic_weights(ops: Any, part: Any) -> list[Any]:
     """Keys' cubic convolution at 1 + t, t, 1 - t and 2 - t."""
     rest = ops.sub(1.0, part)
     return [
