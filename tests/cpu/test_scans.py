@@ -1,4 +1,6 @@
-"""Scans, compiled: values, gradients and layouts as eager, and no call of ATen."""
+"""Scans, sorts of short rows and binary searches, compiled: values, gradients and layouts as eager,
+and no call of ATen.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +47,11 @@ PROGRAMS = {
     "softmax": (lambda x: x.cumsum(1).softmax(1), lambda: (grad(6, 90),)),
     "normalized": (lambda x: torch.layer_norm(x.cumsum(1), (90,)), lambda: (grad(6, 90),)),
     "columns_normalized": (lambda x: torch.var_mean(x.cumsum(0), 0), lambda: (grad(90, 64),)),
+    "sorted": (
+        lambda x: (*torch.sort(x.sin(), dim=1, stable=True), x.argsort(0, stable=True), x.msort()),
+        lambda: (grad(6, 40),),
+    ),
+    "ranked": (lambda x: (x.sort(1).values * torch.arange(40)).sum(1), lambda: (grad(6, 40),)),
     "scalar": (lambda x: (x.cumsum(0), x.cumprod(-1), *x.cummax(0)), lambda: (grad(),)),
     "one": (lambda x: (x.cumsum(1), *x.cummin(1)), lambda: (grad(4, 1),)),
     "long": (lambda x: x.cumsum(0).cos(), lambda: (grad(700_001),)),
@@ -70,6 +77,20 @@ WITHOUT_GRADIENT = {
         lambda: (torch.randn(5, 70).bfloat16(),),
     ),
     "empty": (lambda x: (x.cumsum(0), x.cumprod(1), *x.cummax(1)), lambda: (torch.randn(0, 4),)),
+    "sorted_specials": (
+        lambda x: (
+            *torch.sort(x, dim=1, stable=True),
+            *torch.sort(x.bfloat16(), dim=1, stable=True, descending=True),
+        ),
+        lambda: (row_of_specials(),),
+    ),
+    "searched": (
+        lambda x: (
+            torch.bucketize(x, torch.linspace(-1, 1, 9)),
+            torch.searchsorted(x.sort(1).values, x[:, :4], right=True) + 1,
+        ),
+        lambda: (torch.randn(6, 9),),
+    ),
     "in_place": (in_place, lambda: (torch.randn(6, 9),)),
 }  # fmt: skip
 
@@ -81,7 +102,7 @@ def test_as_eager(name: str) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("name", ["rows", "columns", "trapezoids", "logarithms"])
+@pytest.mark.parametrize("name", ["rows", "columns", "trapezoids", "logarithms", "ranked"])
 def test_forward_and_backward_call_no_aten(name: str) -> None:
     function, make = PROGRAMS[name]
     compiled = flambeau.compile(function, fullgraph=True)

@@ -49,12 +49,35 @@ def test_scan_of_other_dtypes(tester, dtype, parts):
         tester.check(lambda b, x: (b.cummax(x, 1, False), b.cummin(x, 0, True)), truth)
 
 
+def sorted_along(b, x, dim, descending):
+    count = x.spec.shape[dim]
+    few = min(count, 3)
+    return (
+        b.sort(x, dim, descending, count), b.argsort(x, dim, descending, count),
+        b.sort(x, dim, descending, few), b.argsort(x, dim, descending, few),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 100])
+def test_search(tester, count, right):
+    edges = torch.randn(count).sort().values
+    x = torch.cat([torch.randn(40), edges, torch.tensor([float("nan"), float("inf")])])
+    tester.check(lambda b, e, x: b.searchsorted(e, x, right), edges, x)
+    rows = torch.randint(0, 9, (3, count)).sort(1).values
+    tester.check(
+        lambda b, e, x: b.searchsorted(e, x, right), rows, torch.randint(-1, 10, (6, 3)).t()
+    )
+    # Boundaries that are computed get memory; what reads the places joins the search.
+    tester.check(lambda b, e, x: b.add(b.searchsorted(b.mul(e, 2.0), b.neg(x), right), 1), edges, x)
+
+
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort(tester, descending):
     for x in (*inputs(), torch.randint(0, 4, (6, 40)), torch.rand(3, 50) > 0.5):
         for dim in (0, 1):
             tester.check(
-                lambda b, x, dim=dim: (b.sort(x, dim, descending), b.argsort(x, dim, descending)),
+                lambda b, x, dim=dim: (*sorted_along(b, x, dim, descending),),
                 x,
             )
 
@@ -79,7 +102,7 @@ def test_a_scan_follows_a_reduction(tester):
 
 def test_reduction_behind_a_sort(tester):
     def build(b, x):
-        ordered = b.sort(x, 1, False)
+        ordered = b.sort(x, 1, False, 7)
         return b.sub(ordered, b.spread(b.sum(ordered, (1,)), (1,), x.spec.shape))
 
     assert len(tester.check(build, torch.randn(5, 7)).kernels) == 1

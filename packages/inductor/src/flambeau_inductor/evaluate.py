@@ -158,7 +158,7 @@ class Evaluator:
     def sort(self, statement: Sort, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         value = value.expand(value.shape[0], self.inner)
         name = "sort" if statement.kind == "values" else "argsort"
-        return PRIMS[name](value, 1, statement.descending)
+        return PRIMS[name](value, 1, statement.descending, self.inner)
 
     # Selection and conversion
 

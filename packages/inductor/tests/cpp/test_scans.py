@@ -103,6 +103,35 @@ def test_beside_reductions_and_kept_rows():
     library.check("k", buffers, (9,))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("row", [5, 64, 200])
+def test_vector_loops_around_scans(row, reverse):
+    """y = exp of the scan of the products of a scan of exp(x), which a later loop reads again."""
+    index = row * I0 + R0
+    body = (
+        Load("v0", F32, "b0", index),
+        Compute("v1", F32, "exp", ("v0",)),
+        Scan("v2", F32, "sum", "v1", reverse),
+        Compute("v3", F32, "sin", ("v2",)),
+        Scan("v4", F32, "max", "v3", reverse),
+        Compute("v5", F32, "sub", ("v4", "v1")),
+        Store("b1", index, "v5"),
+        Compute("v6", BOOL, "gt", ("v5", "v0")),
+        Compute("v7", I32, "cast", ("v6",)),
+        Scan("v8", I32, "sum", "v7", reverse),
+        Reduce("v9", F32, "sum", "v5"),
+        Reduce("v10", I32, "max", "v8"),
+        Compute("v11", I32, "sub", ("v8", "v10")),
+        Store("b2", index, "v11"),
+        Store("b3", I0, "v9"),
+    )
+    described = params((F32, "read"), (F32, "write"), (I32, "write"), (F32, "write"))
+    kernel = LoopKernel("cpu", described, (), axes((I0, 9)), axes((R0, row)), body)
+    size = 9 * row
+    buffers = [torch.randn(size), torch.zeros(size), torch.zeros(size, dtype=I32), torch.zeros(9)]
+    Library({"k": kernel}).check("k", buffers, rtol=1e-4, atol=1e-4)
+
+
 def test_a_constant_is_scanned_in_columns():
     body = (
         Constant("v0", F32, 1.5),
@@ -118,7 +147,8 @@ def test_sorts(row):
     """The row sorted, the first two positions, and the sum of what is above the middle."""
     torch.manual_seed(0)
     kernels, tensors = {}, {}
-    for dtype in (F32, F64, I64, I32, U8, torch.int8, BOOL):
+    halves = (torch.float16, torch.bfloat16)
+    for dtype in (F32, F64, *halves, I64, I32, U8, torch.int8, BOOL):
         for descending in (False, True):
             name = f"{str(dtype)[6:]}_{'down' if descending else 'up'}"
             body = (

@@ -607,10 +607,10 @@ def column_scan(rows: int, columns: int) -> Case:
 def sort_cases(rows: int, row: int) -> Iterator[Case]:
     """y[i, :] = x[i, :] sorted, and z[i, :3] = the first three positions."""
     i, r = symbol("i0"), symbol("r0")
-    for dtype in (F32, I32, torch.int8, torch.uint8, BOOL):
+    for dtype in (F32, I32, BF16, torch.float16, torch.int16, torch.uint8, BOOL):
         for descending in (False, True):
             x = sample(dtype, rows * row)
-            if dtype is F32:
+            if dtype.is_floating_point:
                 x = x.round()
                 x[row // 2] = float("nan")
                 x[row : row + 2] = torch.tensor([float("inf"), -float("inf")])

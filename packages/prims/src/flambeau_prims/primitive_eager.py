@@ -91,6 +91,11 @@ def _scan(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return scan
 
 
+def _sorted(x: Tensor, dim: int, descending: bool, count: int) -> tuple[Tensor, Tensor]:
+    values, indices = torch.sort(x, dim=dim, descending=descending, stable=True)
+    return values.narrow(dim, 0, count), indices.narrow(dim, 0, count)
+
+
 def _pad(x: Tensor, lows: Sequence[int], highs: Sequence[int], value: Any) -> Tensor:
     shape = [low + size + high for low, size, high in zip(lows, x.shape, highs, strict=True)]
     padded = torch.full(shape, value, dtype=x.dtype, device=x.device)
@@ -121,12 +126,8 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
     "cummax": _scan(lambda x, dim: torch.cummax(x, dim).values),
     "cummin": _scan(lambda x, dim: torch.cummin(x, dim).values),
     "logcumsumexp": _scan(torch.logcumsumexp),
-    "sort": lambda x, dim, descending: torch.sort(x, dim=dim, descending=descending, stable=True)[
-        0
-    ],
-    "argsort": lambda x, dim, descending: torch.sort(
-        x, dim=dim, descending=descending, stable=True
-    )[1],
+    "sort": lambda *args: _sorted(*args)[0],
+    "argsort": lambda *args: _sorted(*args)[1],
     "expand": lambda x, shape: x.expand(tuple(shape)),
     "permute": lambda x, dims: x.permute(dims),
     "reshape": lambda x, shape: x.reshape(tuple(shape)),
@@ -143,6 +144,9 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
     "index": lambda x, indices: torch.ops.aten.index.Tensor(x, list(indices)),
     "index_put": lambda x, indices, source, accumulate: torch.ops.aten.index_put(
         x, list(indices), source, accumulate
+    ),
+    "searchsorted": lambda boundaries, x, right: torch.searchsorted(
+        boundaries.contiguous(), x.contiguous(), right=right
     ),
     "pad": _pad,
     "cat": lambda xs, dim: torch.cat(list(xs), dim),

@@ -116,12 +116,25 @@ def _along(domain: frozenset[torch.dtype]) -> Callable[..., Spec]:
 
 scan_arithmetic = _along(WIDE_FLOATS | INTEGERS)
 scan_floats = _along(WIDE_FLOATS)
-scan_any_real = sort_values = _along(WIDE_FLOATS | INTEGERS | {torch.bool})
+scan_any_real = _along(WIDE_FLOATS | INTEGERS | {torch.bool})
+_sortable = _along(WIDE_FLOATS | INTEGERS | {torch.bool, torch.float16, torch.bfloat16})
 
 
-def sort_index(x: Spec, dim: int, descending: bool) -> Spec:
+def sort_values(x: Spec, dim: int, descending: bool, count: Size) -> Spec:
+    """The rule of sort, which only moves: of halves, too."""
+    spec = _sortable(x, dim, descending)
+    if not (
+        isinstance(count, int) and isinstance(x.shape[dim], int) and 0 <= count <= x.shape[dim]
+    ):
+        raise ValueError(f"{count} elements of dim {dim} of {x}, sorted")
+    if count == x.shape[dim]:
+        return spec
+    return spec.fresh((*x.shape[:dim], count, *x.shape[dim + 1 :]))
+
+
+def sort_index(x: Spec, dim: int, descending: bool, count: Size) -> Spec:
     """The rule of argsort."""
-    return sort_values(x, dim, descending).replace(dtype=torch.int64)
+    return sort_values(x, dim, descending, count).replace(dtype=torch.int64)
 
 
 # Views
@@ -257,6 +270,15 @@ def index_put(x: Spec, indices: Sequence[Spec | None], source: Spec, accumulate:
         raise ValueError(f"index_put of {source} where {wanted} is indexed")
     _same_dtype([x, source])
     return x.fresh()
+
+
+def searchsorted(boundaries: Spec, x: Spec, right: bool) -> Spec:
+    """A place for each value."""
+    if boundaries.ndim == 0 or _same_dtype([boundaries, x]) in (torch.float16, torch.bfloat16):
+        raise TypeError(f"a search of {x} in {boundaries}")
+    if boundaries.ndim != 1:
+        _same_shape([each.replace(shape=each.shape[:-1], stride=None) for each in (boundaries, x)])
+    return _fresh_like([x], torch.int64)
 
 
 def pad(x: Spec, lows: Sequence[Size], highs: Sequence[Size], value: Any) -> Spec:

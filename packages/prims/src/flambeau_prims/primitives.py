@@ -295,13 +295,13 @@ logcumsumexp = _scan(
     specs.scan_floats,
 )  # fmt: skip
 sort = _sort(
-    "sort(x: tensor, dim: dim, descending: flag)",
-    "stable; NaN is greatest",
+    "sort(x: tensor, dim: dim, descending: flag, count: size)",
+    "the first `count` of the sorted elements; stable; NaN is greatest",
     specs.sort_values,
 )
 argsort = _sort(
-    "argsort(x: tensor, dim: dim, descending: flag)",
-    "int64 indices that sort x, equals in their order; NaN is greatest",
+    "argsort(x: tensor, dim: dim, descending: flag, count: size)",
+    "the int64 indices of what `sort` gives, equals in their order",
     specs.sort_index,
 )
 
@@ -340,6 +340,11 @@ gather = _index(
 index = _index(
     "index(x: tensor, indices: indices)",
     "aten.index.Tensor with int64 indices of one shape, in [-size, size); None keeps a dim",
+)
+searchsorted = _index(
+    "searchsorted(boundaries: tensor, x: tensor, right: flag)",
+    "how many boundaries (ascending along the last dim; of one dim, or of x's leading dims) are "
+    "less than each x, or also equal to it; all for NaN",
 )
 pad = _index(
     "pad(x: tensor, lows: sizes, highs: sizes, value: number)",

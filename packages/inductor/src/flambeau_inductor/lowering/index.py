@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import sympy
+import torch
 
-from flambeau_inductor.indexing.expressions import linear
+from flambeau_inductor.indexing.expressions import linear, symbol
 from flambeau_inductor.ir import Compute, Constant
 from flambeau_inductor.lowering.realize import result_of
 from flambeau_inductor.lowering.registry import element_rule
@@ -104,6 +105,30 @@ def wrap_negative(elements: Elements, name: str, size: sympy.Expr) -> str:
     negative = builder.pointwise("lt", name, builder.constant(0, dtype))
     wrapped = builder.pointwise("add", name, builder.index_value(size, dtype))
     return builder.pointwise("where", negative, wrapped, name)
+
+
+@element_rule("searchsorted")
+def lower_searchsorted(elements: Elements, node: Node, index: Index) -> str:
+    """Steps of falling powers of two: each is taken if all boundaries up to there are less."""
+    boundaries, x, right = node.args
+    builder = elements.builder
+    value = elements.element(x, index)
+    row = index[:-1] if boundaries.spec.ndim > 1 else ()
+    count = boundaries.spec.shape[-1]
+    found = builder.constant(0, torch.int64)
+    step = 1 << (count.bit_length() - 1)
+    while step:
+        moved = builder.pointwise("add", found, builder.constant(step, torch.int64))
+        last = builder.pointwise("sub", moved, builder.constant(1, torch.int64))
+        inside = builder.pointwise("le", moved, builder.constant(count, torch.int64))
+        elements.math.ranges.setdefault(last, sympy.Integer(count))
+        with elements.where(inside):
+            boundary = elements.element(boundaries, (*row, symbol(last)))
+        beyond = builder.pointwise("gt" if right else "ge", boundary, value)
+        less = builder.pointwise("bitwise_and", inside, builder.pointwise("bitwise_not", beyond))
+        found = builder.pointwise("where", less, moved, found)
+        step //= 2
+    return found
 
 
 @element_rule("pad")

@@ -260,15 +260,21 @@ class _GraphLowering:
         if chunk:
             lower_chunks(self, node, chunk)
             return
-        out, (x, dim, _) = result_of(node), node.args
-        shape, stride = out.spec.shape, out.spec.stride
+        out, (x, dim, *_) = result_of(node), node.args
+        shape, stride = x.spec.shape, out.spec.stride
         outer, kept = self.axes(_without(shape, dim), _without(stride, dim), "i")
         inner, (place,) = self.axes(shape[dim : dim + 1], stride[dim : dim + 1], "r")
         index = (*kept[:dim], place, *kept[dim:])
         elements = self.elements(outer + inner, out.spec.device)
         value = elements.element(x, index)
         name = (follow if inner else follow_one)(elements, node, value)
-        self.finish(elements, self.make(out), out.spec, index, name, outer, inner, node.where)
+        count = out.spec.shape[dim]
+        mask = (
+            None
+            if count is shape[dim] or count == shape[dim]
+            else (elements.condition("lt", place, count))
+        )
+        self.finish(elements, self.make(out), out.spec, index, name, outer, inner, node.where, mask)
 
     def cat_nests(self, node: Node) -> None:
         """Each part of a cat, copied to its place by a separate nest. Parts computed from other

@@ -5,9 +5,10 @@ readers.
     s = sum(a)                 ->  s
 
 A value is realized if it must be: inputs, extern calls' results and operands, reductions, scans,
-sorts, outputs and writes, operands of as_strided; or if that pays: several readers of something
-that is costly or reads much, a costly value that is broadcast or read in windows. Views are never
-realized themselves: they are windows on their root's memory, or index maps inlined with it.
+sorts, outputs and writes, operands of as_strided, boundaries of searches; or if that pays: several
+readers of something that is costly or reads much, a costly value that is broadcast or read in
+windows. Views are never realized themselves: they are windows on their root's memory, or index maps
+inlined with it.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class _Realizer:
             self.must.update(out for out in node.outputs if out is not None)
         elif node.op.kind in NESTS:
             self.must.add(result_of(node))
-        elif node.op.name == "as_strided":
+        elif node.op.name in ("as_strided", "searchsorted"):
             self.require(node.args[0])
         elif node.op.name == "expand":
             x, out = node.args[0], result_of(node)

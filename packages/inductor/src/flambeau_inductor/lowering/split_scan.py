@@ -40,7 +40,8 @@ SHORTEST_CHUNK = 1024
 LONG_ROW = 8192
 """On a GPU one program scans rows up to this length."""
 
-COLUMNS_PER_PROGRAM = 32
+SHORTEST_COLUMN_CHUNK = 128
+COLUMNS_PER_PROGRAM = 64
 MOST_CHUNKS = 1024
 
 REDUCTIONS = {"cumsum": "sum", "cumprod": "prod", "cummax": "amax", "cummin": "amin"}
@@ -85,7 +86,7 @@ def choose_chunk(node: Node, options: InductorOptions) -> int:
     step = hint_of(spec.stride[dim])
     column = any(d != dim and 0 < hint_of(s) < step for d, s in enumerate(spec.stride))
     programs = -(-rows // COLUMNS_PER_PROGRAM) if column else rows
-    shortest = SHORTEST_CHUNK // 4 if column else SHORTEST_CHUNK
+    shortest = SHORTEST_COLUMN_CHUNK if column else SHORTEST_CHUNK
     if length <= (shortest if column else LONG_ROW) or programs >= ENOUGH_PROGRAMS // 2:
         return 0
     chunk = shortest

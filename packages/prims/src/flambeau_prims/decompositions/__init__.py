@@ -11,8 +11,8 @@ from importlib import import_module
 
 MODULES = (
     "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "reduction", "scan",
-    "softmax", "norm", "loss", "dropout", "random", "pool", "max_pool", "resample", "interpolate",
-    "borders", "grid_sample", "foreach",
+    "sort", "search", "softmax", "norm", "loss", "dropout", "random", "pool", "max_pool",
+    "resample", "interpolate", "borders", "grid_sample", "foreach",
 )  # fmt: skip
 
 

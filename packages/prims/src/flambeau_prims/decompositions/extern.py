@@ -83,8 +83,7 @@ REASONS: dict[str, tuple[str, ...]] = {
 
     ),
     "sorts or selects by rank": (
-        "sort", "argsort", "topk", "median", "nanmedian", "mode", "kthvalue", "unique", "_unique2",
-        "searchsorted", "bucketize", "isin", "msort",
+        "mode", "unique", "_unique2", "isin",
     ),
     "parts of eager's cummax and cummin, which write their results": (
         "_cummax_helper", "_cummin_helper",

@@ -18,6 +18,9 @@ _STORAGE = {
     torch.int16: "int16_t", torch.int8: "int8_t", torch.uint8: "uint8_t", torch.bool: "uint8_t",
 }  # fmt: skip
 
+HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+"""Storage types, by the names of the prelude's conversions."""
+
 _INTEGER_LIMITS = {
     torch.int64: ("INT64_MIN", "INT64_MAX"),
     torch.int32: ("INT32_MIN", "INT32_MAX"),

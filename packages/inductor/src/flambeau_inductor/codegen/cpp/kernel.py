@@ -455,7 +455,7 @@ class KernelWriter(LoopWriter):
         count = f"reduced_{next(iter(bounded), '')}"
         if bounded:
             self.line(f"int64_t {count} = 0;")
-        with scan_loops(self, phase.inner, COLUMN_BLOCK):
+        with scan_loops(self, phase.inner, self.kernel.inner, COLUMN_BLOCK):
             self.column_body(phase, accumulators, moving, arrays)
             if bounded:
                 with self.block(f"if (++{count} == {FLUSH})"):

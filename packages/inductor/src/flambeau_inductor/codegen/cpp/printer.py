@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_inductor.codegen.cpp.cpp_types import literal, storage_type, value_type
+from flambeau_inductor.codegen.cpp.cpp_types import HALVES, literal, storage_type, value_type
 from flambeau_inductor.codegen.cpp.scans import take
 from flambeau_inductor.indexing.expressions import free_names, integer_text
 from flambeau_inductor.scalar_ops import install
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 OWN_FUNCTIONS = ("exp", "log", "erf")
 """Functions that the prelude has in float32, closer and faster than libmvec's."""
-
-_HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class CppPrinter:
@@ -130,10 +128,10 @@ class CppPrinter:
             return x
         if source == torch.bool:  # a selection is vectorised where the conversion of a mask is not
             return f"{x} ? {literal(1, to)} : {literal(0, to)}"
-        if source in _HALVES:
-            return self.cast(f"from_{_HALVES[source]}({x})", torch.float32, to)
-        if to in _HALVES:
-            return f"to_{_HALVES[to]}({self.cast(x, source, torch.float32)})"
+        if source in HALVES:
+            return self.cast(f"from_{HALVES[source]}({x})", torch.float32, to)
+        if to in HALVES:
+            return f"to_{HALVES[to]}({self.cast(x, source, torch.float32)})"
         if to == torch.bool:
             return f"{x} != 0"
         if source.is_floating_point and not to.is_floating_point and to.itemsize < 4:

@@ -4,13 +4,15 @@ the row in that order.
     float row_v1[512]; for (r0 ...) row_v1[r0] = v0;
     sort_row<false>(row_v1, 512, keys_v1, order_v1);
     for (r0 ...) { const float v1 = row_v1[order_v1[r0]]; const int64_t v2 = order_v1[r0]; ... }
+
+Halves are sorted as floats.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.cpp_types import HALVES, storage_type, value_type
 
 if TYPE_CHECKING:
     from flambeau_inductor.codegen.cpp.writer import LoopWriter
@@ -35,15 +37,18 @@ def declare_rows(writer: LoopWriter, phases: tuple[Phase, ...]) -> None:
     length = max(1, int(writer.product(writer.kernel.inner)))
     for (value, _), name in writer.row_names.items():
         dtype = writer.dtypes[value]
-        writer.line(f"{storage_type(dtype)} row_{name}[{length}];")
-        writer.line(f"sort_key<{storage_type(dtype)}> keys_{name}[{2 * length}];")
+        ctype = "float" if dtype in HALVES else storage_type(dtype)
+        writer.line(f"{ctype} row_{name}[{length}];")
+        writer.line(f"sort_key<{ctype}> keys_{name}[{2 * length}];")
         writer.line(f"int32_t order_{name}[{length}];")
 
 
 def collect(writer: LoopWriter, phase: Phase) -> None:
     """Store an element of what will be sorted."""
     for key in dict.fromkeys((sort.value, sort.descending) for sort in phase.sorts):
-        writer.line(f"row_{writer.row_names[key]}[{writer.position()}] = {key[0]};")
+        half = HALVES.get(writer.dtypes[key[0]])
+        value = f"from_{half}({key[0]})" if half else key[0]
+        writer.line(f"row_{writer.row_names[key]}[{writer.position()}] = {value};")
 
 
 def sort_rows(writer: LoopWriter, phase: Phase) -> None:
@@ -58,7 +63,9 @@ def fetch(writer: LoopWriter, sort: Sort) -> None:
     """Read an element of a sorted row."""
     name, position = writer.row_names[sort.value, sort.descending], writer.position()
     order = f"order_{name}[{position}]"
+    half = HALVES.get(sort.dtype)
     text = order if sort.kind == "positions" else f"row_{name}[{order}]"
+    text = f"to_{half}({text})" if half else text
     writer.line(f"const {value_type(sort.dtype)} {sort.name} = {text};")
     writer.replay.values[sort.name] = sort.name
     writer.replay.dtypes[sort.name] = sort.dtype

@@ -58,10 +58,10 @@ def float_key(x):
 }
 """How two neighbours combine, and the order of floats as integers: NaN last, zeros equal."""
 
-SORTED_DTYPES = frozenset({
-    torch.float32, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+SHORT_DTYPES = frozenset({
+    torch.bfloat16, torch.int16, torch.int8, torch.uint8, torch.bool,
 })  # fmt: skip
-"""What fits beside a position into 64 bits."""
+"""What fits beside a position into 32 bits; other sorted values fit into 64 bits."""
 
 
 class Tiles(Protocol):
@@ -100,19 +100,20 @@ def scan_tile(tiles: Tiles, scan: Scan, value: str, dtype: torch.dtype) -> str:
 def sort_order(tiles: Tiles, sort: Sort, value: str, dtype: torch.dtype) -> str:
     """The lanes in the order of their values, as an int32 tile."""
     full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
-    key = (
-        f"{tiles.helper('float_key')}({full})"
-        if dtype is torch.float32
-        else (f"{full}.to(tl.int32)")
-    )
+    key = f"{full}.to(tl.int32)"
+    if dtype.is_floating_point:
+        key = f"{tiles.helper('float_key')}({full}.to(tl.float32))"
+    bits = 16 if dtype in SHORT_DTYPES else 32
+    if dtype is torch.bfloat16:
+        key = f"({key} >> 16)"  # the lower half of its bits is 0 as a float32
     if sort.descending:
         key = f"~{key}"
     if not tiles.lanes_fit:
-        key = f"tl.where(rmask, {key}, 0x7fffffff)"
+        key = f"tl.where(rmask, {key}, {2 ** (bits - 1) - 1})"
     lane = "tl.broadcast_to(tl.arange(0, RBLOCK)[None, :], [XBLOCK, RBLOCK])"
-    name = f"{sort.name}_order"
-    tiles.line(f"{name}_keys = (({key}).to(tl.int64) << 32) | {lane}.to(tl.int64)")
-    tiles.line(f"{name} = (tl.sort({name}_keys, 1) & 0x7fffffff).to(tl.int32)")
+    name, kind = f"{sort.name}_order", f"tl.int{2 * bits}"
+    tiles.line(f"{name}_keys = (({key}).to({kind}) << {bits}) | {lane}.to({kind})")
+    tiles.line(f"{name} = (tl.sort({name}_keys, 1) & {2 ** (bits - 1) - 1}).to(tl.int32)")
     return name
 
 
