@@ -55,6 +55,14 @@ if __name__ == "__main__":
         print(f"{result.dtype}{list(result.shape)}" if isinstance(result, torch.Tensor) else result)
 """
 
+_SCRATCH = """import triton
+
+triton.set_allocator(
+    lambda size, alignment, stream: torch.empty(size, dtype=torch.uint8, device="cuda")
+)
+"""
+"""Who gives kernels scratch memory that Triton launches; a Program passes it as a buffer."""
+
 EXAMPLE_SIZE = 8
 """What each symbol is in `example_inputs`: a Program does not hold the sizes it was traced with."""
 
@@ -67,6 +75,8 @@ def output_code(program: Program) -> str:
         parts.append("from flambeau_runtime.loose_kernels import cpp_kernels\n")
     if any(symbol.is_float for symbol in program.symbols):
         parts.append("from flambeau_runtime.externs import bits_of, float_of\n")
+    if any("scratch" in kernel.meta for kernel in program.kernels):
+        parts.append(_SCRATCH)
     parts += [_source(program, index) for index in range(len(program.sources))]
     parts += ["\n", _call(program, tensors), "\n\n", _example_inputs(program, tensors), _MAIN]
     return "".join(parts)
@@ -135,7 +145,8 @@ def _launch(step: Launch, program: Program) -> str:
     constants += [
         f"{name}={kernel.meta[name]}" for name in ("num_warps", "num_stages") if name in kernel.meta
     ]
-    arguments = ", ".join([*step.buffers, *map(str, step.ints), *constants])
+    buffers = step.buffers[:-1] if "scratch" in kernel.meta else step.buffers
+    arguments = ", ".join([*buffers, *map(str, step.ints), *constants])
     return f"{step.kernel}[{_dims(step.grid)}]({arguments})"
 
 
