@@ -117,3 +117,48 @@ def test_tf32_as_torch_says() -> None:
             close(compiled(x, w).double(), exact.relu(), bound)
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+ONLY_OURS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_convolution_of_one_point(form: torch.memory_format) -> None:
+    x = torch.randn(4, 64, 14, 14, **BF16).to(memory_format=form)
+    w = (torch.randn(96, 64, 1, 1, **BF16) / 8).to(memory_format=form)
+    b = torch.randn(96, **BF16)
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.relu(F.conv2d(x, w, b))
+
+    close(flambeau.compile(function, options=ONLY_OURS)(x, w, b), function(x, w, b))
+
+
+def test_factors_computed_in_the_kernel(capfd: pytest.CaptureFixture[str]) -> None:
+    x, s = torch.randn(32, 512, **BF16), torch.rand(768, 1, device="cuda")
+    q = torch.randint(-100, 100, (768, 512), device="cuda", dtype=torch.int8)
+
+    def function(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return F.silu(x @ (q.float() * s).to(torch.bfloat16).t())
+
+    close(flambeau.compile(function, options=ONLY_OURS)(x, q, s), function(x, q, s))
+    assert "rejected" not in capfd.readouterr().err
+
+
+def test_symbolic_sizes() -> None:
+    w, b = torch.randn(192, 256, **BF16) / 16, torch.randn(192, **BF16)
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b))
+
+    compiled = flambeau.compile(function, options=ONLY_OURS, dynamic=True)
+    for rows in (64, 77, 300, 2):
+        x = torch.randn(rows, 256, **BF16)
+        close(compiled(x, w, b), function(x, w, b))
+
+
+def test_integers() -> None:
+    x, w = (torch.randint(-128, 128, size, device="cuda", dtype=torch.int8) for size in
+            ((64, 256), (256, 128)))  # fmt: skip
+    ours = flambeau.compile(lambda x, w: torch._int_mm(x, w) + 1, options=ONLY_OURS)(x, w)
+    assert torch.equal(ours.cpu(), x.cpu().int() @ w.cpu().int() + 1)

@@ -327,3 +327,43 @@ def test_symbolic_sizes() -> None:
             for launch in alone.steps:
                 if isinstance(launch, Launch):
                     assert evaluate(launch.grid[0], {"s0": 48}) > 0
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_convolution_of_one_point(form: torch.memory_format, stride: int) -> None:
+    torch.manual_seed(0)
+    bf16 = torch.bfloat16
+    x = torch.randn(3, 32, 9, 7, dtype=bf16).to(memory_format=form)
+    w = torch.randn(40, 32, 1, 1, dtype=bf16).to(memory_format=form)
+    on = OnGpu(x, w, torch.randn(40, dtype=bf16))
+    rest = [[stride] * 2, [0, 0], [1, 1], False, [0, 0], 1]
+    product = on.call(aten.convolution.default, *on.graph.inputs, *rest)
+    wide = on.builder.tanh(on.builder.cast(product, torch.float32))
+    (result,), program = on.run([wide], StandIn())
+    expected = torch.nn.functional.conv2d(x, w, on.tensors[2], stride=stride).float().tanh()
+    torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
+    assert result.stride() == expected.stride()
+    assert len(kinds(program)) == 1 and "convolution" in kinds(program)[0]
+
+
+def test_what_is_no_product_of_matrices() -> None:
+    """A window, groups, one summand, no rows."""
+    convolutions = [
+        (torch.randn(2, 8, 5, 5), torch.randn(4, 8, 3, 3), [1, 1], [0, 0], 1),
+        (torch.randn(2, 8, 5, 5), torch.randn(4, 8, 1, 1), [1, 1], [1, 1], 1),
+        (torch.randn(2, 8, 5, 5), torch.randn(4, 4, 1, 1), [1, 1], [0, 0], 2),
+    ]
+    for x, w, stride, padding, groups in convolutions:
+        on = OnGpu(x.bfloat16(), w.bfloat16())
+        rest = [None, stride, padding, [1, 1], False, [0, 0], groups]
+        tuner = StandIn()
+        product = on.call(aten.convolution.default, *on.graph.inputs, *rest)
+        on.run([on.builder.tanh(on.builder.cast(product, torch.float32))], tuner)
+        assert not tuner.contests
+    for rows, depth in ((32, 1), (0, 16)):
+        on = OnGpu(torch.randn(rows, depth), torch.randn(depth, 24))
+        tuner = StandIn()
+        (result,), _ = on.run([on.builder.tanh(on.call(aten.mm.default, *on.graph.inputs))], tuner)
+        torch.testing.assert_close(result, (on.tensors[0] @ on.tensors[1]).tanh())
+        assert not tuner.contests

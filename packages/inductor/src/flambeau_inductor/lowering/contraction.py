@@ -1,4 +1,5 @@
-"""Lower a call of a matrix product to a loop nest, for kernels of our own in place of a library's.
+"""Lower a call of a matrix product, or of a 1x1 convolution, to a loop nest, for kernels of our own
+in place of a library's.
 
 buf0 = extern aten.addmm.out(b, x, w)
 ->  nest addmm (i0 < 512, i1 < 768 | r0 < 64) { v0 = load x[64*i0 + r0]; v1 = cast v0 :f32; ...
@@ -9,6 +10,7 @@ The nest sums in float32 (int8 in int32), as libraries do, and rounds once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sympy
@@ -27,32 +29,65 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.nodes import ExternCall, Lowered
 
-PRODUCTS = {
-    # operator -> position of the first factor; before it stands what is added
-    "aten.mm.out": 0, "aten.bmm.out": 0, "aten.addmm.out": 1, "aten.baddbmm.out": 1,
-    "aten._int_mm.default": 0,
-}  # fmt: skip
-
 SUM_DTYPES = {
     torch.float32: torch.float32, torch.float16: torch.float32, torch.bfloat16: torch.float32,
     torch.int8: torch.int32,
 }  # fmt: skip
 
 
-def product_name(call: ExternCall) -> str | None:
-    """ "addmm", if the call multiplies matrices that kernels can multiply; else None."""
-    position = PRODUCTS.get(call.op)
-    if position is None or len(call.args) != position + 2:
-        return None
-    if not all(isinstance(arg, TensorRef) for arg in call.args):
-        return None
-    first, second = (arg.spec.dtype for arg in call.args[position:])
+@dataclass(frozen=True)
+class Product:
+    """A call as a product: its factors, what is added (or None), the dim of each factor that is
+    summed over, and for a convolution its stride.
+    """
+
+    name: str
+    left: TensorRef
+    right: TensorRef
+    added: TensorRef | None
+    depth: tuple[int, int]
+    stride: tuple[int, ...] | None = None
+
+    @property
+    def factors(self) -> tuple[TensorRef, TensorRef]:
+        """Both factors."""
+        return self.left, self.right
+
+
+def product_of_call(call: ExternCall) -> Product | None:
+    """What the call multiplies, if kernels can multiply it; else None."""
+    match call.op, call.args:
+        case ("aten.mm.out" | "aten.bmm.out" | "aten._int_mm.default" as op, (left, right)):
+            product = Product(op.split(".")[1].lstrip("_"), left, right, None, (-1, -2))
+        case ("aten.addmm.out" | "aten.baddbmm.out" as op, (added, left, right)):
+            product = Product(op.split(".")[1], left, right, added, (-1, -2))
+        case (
+            "aten.convolution.default",
+            (left, TensorRef() as right, added, stride, padding, _, False, _, 1),
+        ) if all(size == 1 for size in right.spec.shape[2:]) and not any(padding):
+            spread = tuple(stride) * (len(right.spec.shape) - 2 if len(stride) == 1 else 1)
+            product = Product("convolution", left, right, added, (1, 1), spread)
+        case _:
+            return None
+    return product if _is_supported(call, product) else None
+
+
+def _is_supported(call: ExternCall, product: Product) -> bool:
+    left, right = product.factors
     scales = (call.kwargs.get(key, 1) for key in ("alpha", "beta"))
-    if first is not second or first not in SUM_DTYPES or call.kwargs.keys() - {"alpha", "beta"}:
-        return None
+    dtype = left.spec.dtype
+    if dtype is not right.spec.dtype or dtype not in SUM_DTYPES:
+        return False
+    if call.kwargs.keys() - {"alpha", "beta"}:
+        return False
+    if product.stride is not None and dtype is torch.float32:
+        return False  # whether cuDNN rounds to TF32 is a setting that nobody guards
     if not all(isinstance(scale, (int, float)) for scale in scales):
-        return None
-    return call.op.split(".")[1].lstrip("_")
+        return False
+    sizes = (*left.spec.shape, *right.spec.shape)
+    return left.spec.shape[product.depth[0]] != 1 and not any(
+        isinstance(size, int) and size == 0 for size in sizes
+    )
 
 
 def product_result(call: ExternCall) -> str:
@@ -78,15 +113,17 @@ def split_contraction(
 
 class _Contraction:
     def __init__(self, call: ExternCall, lowered: Lowered) -> None:
+        product = product_of_call(call)
+        assert product is not None
         self.call = call
+        self.what = product
         self.lowered = lowered
         self.sizes = lowered.sizes
         self.builder = BodyBuilder()
-        self.position = PRODUCTS[call.op]
         self.result = product_result(call)
         spec = lowered.buffers[self.result].spec
         self.spec = spec
-        self.total = SUM_DTYPES[call.args[self.position].spec.dtype]
+        self.total = SUM_DTYPES[product.left.spec.dtype]
         shape = self.sizes.convert_all(spec.shape)
         dims = [dim for dim, size in enumerate(shape) if size is not sympy.S.One]
         dims.sort(key=lambda dim: -hint_of(spec.stride[dim]))
@@ -122,30 +159,37 @@ class _Contraction:
 
     def length(self) -> sympy.Expr:
         """The length of the inner axis."""
-        return self.sizes.convert(self.call.args[self.position].spec.shape[-1])
+        return self.sizes.convert(self.what.left.spec.shape[self.what.depth[0]])
 
     def product(self, depth: sympy.Expr) -> str:
         """The product of a pair of elements, at a point of the inner axis."""
-        left, right = self.call.args[self.position :]
-        batch, (row, lane) = self.index[:-2], self.index[-2:]
-        return self.builder.pointwise(
-            "mul",
-            self.factor(left, (*batch, row, depth)),
-            self.factor(right, (*batch, depth, lane)),
-        )
+        stride = self.what.stride
+        if stride is None:
+            batch, (row, lane) = self.index[:-2], self.index[-2:]
+            places = (*batch, row, depth), (*batch, depth, lane)
+        else:
+            place, channel, *rest = self.index
+            moved = (i * step for i, step in zip(rest, stride, strict=True))
+            places = (place, depth, *moved), (channel, depth, *(sympy.S.Zero for _ in rest))
+        factors = [
+            self.builder.cast(self.load(ref, index), self.total)
+            for ref, index in zip(self.what.factors, places, strict=True)
+        ]
+        return self.builder.pointwise("mul", *factors)
 
     def finish(self, value: str, length: sympy.Expr) -> LoopNest:
         """What is done with a sum over the inner axis: scale, add, store."""
         builder, call = self.builder, self.call
-        if self.position:
+        if self.what.added is not None:
             value = self.scaled(value, call.kwargs.get("alpha", 1))
             beta = call.kwargs.get("beta", 1)
             if beta != 0:  # at 0, NaNs of what is added do not count
-                value = builder.pointwise("add", value, self.scaled(self.added(call.args[0]), beta))
+                added = self.scaled(self.added(self.what.added), beta)
+                value = builder.pointwise("add", value, added)
         address = linear(tuple(self.index), self.sizes.convert_all(self.spec.stride), sympy.S.Zero)
         builder.store(self.result, address, builder.cast(value, self.spec.dtype))
         inner = (Axis(symbol("r0"), int_if_known(length)),)
-        return self.make(self.outer, inner, product_name(call) or "mm")
+        return self.make(self.outer, inner, self.what.name)
 
     def make(self, outer: tuple[Axis, ...], inner: tuple[Axis, ...], label: str) -> LoopNest:
         """The nest of what was built."""
@@ -156,13 +200,11 @@ class _Contraction:
             call.order, call.device, outer, inner, body, label, call.where, keeps_casts=True
         )
 
-    def factor(self, ref: TensorRef, index: Sequence[sympy.Expr]) -> str:
-        """An element of a factor, in the dtype of the sum."""
-        return self.builder.cast(self.load(ref, index), self.total)
-
     def added(self, ref: TensorRef) -> str:
-        """An element of what is added, broadcast."""
+        """An element of what is added, broadcast: to a convolution, one of each channel."""
         index = self.index[len(self.index) - len(ref.spec.shape) :]
+        if self.what.stride is not None:
+            index = self.index[1:2]
         shape = self.sizes.convert_all(ref.spec.shape)
         own = [
             sympy.S.Zero if size is sympy.S.One else i for i, size in zip(index, shape, strict=True)

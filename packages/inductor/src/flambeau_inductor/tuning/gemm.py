@@ -21,9 +21,8 @@ from flambeau_inductor.codegen.triton.matmul_tiling import candidates, extents
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.ir import format_kernel
 from flambeau_inductor.lowering.contraction import (
-    PRODUCTS,
     contraction_nest,
-    product_name,
+    product_of_call,
     product_result,
     split_contraction,
 )
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from flambeau_inductor.ir import LoopKernel
+    from flambeau_inductor.lowering.contraction import Product
     from flambeau_inductor.nodes import Buffer, Lowered
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
@@ -64,14 +64,14 @@ def gemm_parts(schedule: Schedule, options: InductorOptions, facts: DeviceFacts)
         call = group.nodes[0]
         if not isinstance(call, ExternCall) or not call.device.startswith("cuda"):
             continue
-        name = product_name(call)
-        if name is None or "TRITON" not in _backends(options):
+        product = product_of_call(call)
+        if product is None or "TRITON" not in _backends(options):
             continue
         nest = group_of(contraction_nest(call, schedule.lowered))
         kernel = _kernel(nest, set(), schedule, options)
         if contraction_of(kernel) is None:
             continue
-        part = _GemmWays(schedule, order, options, facts, number, nest).part(name)
+        part = _GemmWays(schedule, order, options, facts, number, nest, product).part()
         if part is not None and len(part.ways) > 1:
             yield part
 
@@ -93,7 +93,7 @@ class _GemmWays:
 
     def __init__(
         self, schedule: Schedule, order: GroupOrder, options: InductorOptions, facts: DeviceFacts,
-        number: int, nest: Group,
+        number: int, nest: Group, product: Product,
     ) -> None:  # fmt: skip
         self.schedule = schedule
         self.lowered: Lowered = schedule.lowered
@@ -104,13 +104,13 @@ class _GemmWays:
         self.nest = nest
         self.call: ExternCall = schedule.groups[number].nodes[0]  # type: ignore[assignment]
         self.result = product_result(self.call)
-        factor = self.call.args[PRODUCTS[self.call.op]]
-        self.dtype = factor.spec.dtype
+        self.product = product
+        self.dtype = product.left.spec.dtype
         self.tf32 = (
             self.dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest"
         )
 
-    def part(self, name: str) -> Part | None:
+    def part(self) -> Part | None:
         """The product with what precedes and what follows, or alone."""
         groups = self.schedule.groups
         before = self.producers()
@@ -126,10 +126,8 @@ class _GemmWays:
             ways += self.split_ways(consumer)
         if "ATEN" in _backends(self.options) or not ways:
             ways.insert(0, extern)
-        part = part_of(
-            self.schedule, numbers, f"{name}({self.shapes()})", self.key(kernel), self.tolerance(),
-            ways,
-        )  # fmt: skip
+        title = f"{self.product.name}({self.shapes()})"
+        part = part_of(self.schedule, numbers, title, self.key(kernel), self.tolerance(), ways)
         if part is not None:
             for number in numbers:
                 if number != self.number:
@@ -140,7 +138,7 @@ class _GemmWays:
         """The groups that compute the factors for this product alone, and join it."""
         result: list[int] = []
         groups = self.schedule.groups
-        for ref in self.call.args[PRODUCTS[self.call.op] :]:
+        for ref in self.product.factors:
             for number, group in enumerate(groups[: self.number]):
                 if ref.buffer not in group.stores or self.order.is_joined(number):
                     continue
@@ -250,7 +248,7 @@ class _GemmWays:
 
     def shapes(self) -> str:
         """The factors' shapes: "4096x1024, 1024x4096"."""
-        refs = self.call.args[PRODUCTS[self.call.op] :]
+        refs = self.product.factors
         return ", ".join("x".join(map(str, ref.spec.shape)) for ref in refs)
 
     def key(self, kernel: LoopKernel) -> str:
