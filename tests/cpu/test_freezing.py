@@ -226,3 +226,76 @@ def test_packed_weights_and_sizes_that_change(dynamic: bool | None) -> None:
         for shape in ((5, 70), (3, 70), (2, 4, 70), (1, 70), (0, 70)):
             x = torch.randn(shape)
             torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def normalised(convolution: nn.Module, channels: int, **options: Any) -> nn.Sequential:
+    norm = getattr(nn, f"BatchNorm{type(convolution).__name__[-2:]}")(channels, **options)
+    with torch.no_grad():
+        for name, tensor in [*norm.named_buffers(), *norm.named_parameters()]:
+            if tensor.is_floating_point():
+                tensor.uniform_(0.5, 2) if "var" in name else tensor.normal_()
+    return nn.Sequential(convolution, norm).eval()
+
+
+class Arithmetic(nn.Module):
+    """By channel, with numbers and tensors on either side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 5, 3)
+        self.rows = nn.Parameter(torch.rand(4, 5, 1, 1) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b, c, d = self.rows
+        return ((a - self.convolution(x)) * b / c + d) * 2 - 1
+
+
+class Read(nn.Module):
+    """The convolution's own result is read, too; the step that follows is by column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 5, 3)
+        self.row = nn.Parameter(torch.rand(6))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.convolution(x)
+        return y * 2, y.sin(), self.convolution(x * 2) * self.row, 2 / self.convolution(x + 1)
+
+
+FOLDED = {
+    "2d": lambda: normalised(nn.Conv2d(3, 5, 3, padding=1), 5),
+    "without bias": lambda: normalised(nn.Conv2d(3, 5, 3, bias=False), 5),
+    "plain norm": lambda: normalised(nn.Conv2d(3, 5, 3), 5, affine=False),
+    "groups": lambda: normalised(nn.Conv2d(3, 6, 3, groups=3), 6),
+    "transposed": lambda: normalised(nn.ConvTranspose2d(3, 5, 3), 5),
+    "arithmetic": Arithmetic,
+    "read elsewhere": Read,
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_follows_a_convolution_by_channel(name: str, dtype: torch.dtype) -> None:
+    model = FOLDED[name]().to(dtype)
+    program = compiled(model, check=True, debug_checks=True)
+    for shape in ((2, 3, 8, 8), (1, 3, 8, 8)):
+        x = torch.randn(shape, dtype=dtype)
+        with torch.no_grad():
+            got, want = program(x), model(x)
+            exact = copy.deepcopy(model).double()(x.double())
+        for mine, its, reference in zip(*map(_several, (got, want, exact)), strict=True):
+            assert mine.stride() == its.stride()
+            ours, theirs = ((y.double() - reference).norm() for y in (mine, its))
+            assert ours <= 1.5 * theirs + 2e-6 * reference.norm()
+
+
+def _several(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def test_a_batch_norm_is_in_the_weights() -> None:
+    model = normalised(nn.Conv2d(3, 5, 3), 5)
+    with torch.no_grad():
+        report = str(flambeau.explain(model, options={"freezing": True})(torch.randn(2, 3, 8, 8)))
+    assert "rsqrt" not in report and "mul" not in report

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_autograd.fold_affine import fold_affine
 from flambeau_autograd.operators import Work, memory_of, work
 from flambeau_autograd.pack_weights import pack_weights
 from flambeau_prims import primitives as prims
@@ -103,6 +104,8 @@ class Split:
 def split_frozen(graph: Graph, frozen: Collection[Value]) -> Split | None:
     """Split off what depends on `frozen` inputs only, in place; None if that is nothing."""
     constant = _constants(graph, frozen)
+    # Before weights are in the library's order.
+    fold_affine(graph, constant)
     pack_weights(graph, constant)
     _separate_exits(graph, constant)
     results = _results(graph, constant)

@@ -1,0 +1,180 @@
+"""Fold a batch norm behind a convolution into frozen weights: whatever multiplies and adds numbers
+by channel.
+
+    y = aten.convolution.default(x, w, b, ...)
+    s = prims.sub(y, mean)                             v = prims.mul(w, r)
+    t = prims.mul(s, r)                           ->   c = (b - mean) * r + d
+    z = prims.add(t, d)                                z = aten.convolution.default(x, v, c, ...)
+
+`mean`, `r` and `d` are constants, expanded from one number a channel. `v` and `c` are constants,
+too, and computed once (`freezing`). Only in float32 and float64: in shorter formats the scaled
+weights would be rounded once more. Relies on Specs for what an expanded tensor is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_autograd.operators import memory_of
+from flambeau_prims import primitives as prims
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.strides import is_contiguous
+
+if TYPE_CHECKING:
+    from flambeau_prims.primitives import Prim
+
+aten = torch.ops.aten
+
+_STEPS = {prims.add, prims.sub, prims.mul, prims.div}
+_DTYPES = (torch.float32, torch.float64)
+
+
+def fold_affine(graph: Graph, constant: set[Value]) -> None:
+    """Fold into the convolutions of `graph` by `constant` weights, in place; adds to `constant`."""
+    if any(node.op is aten.convolution.default for node in graph.nodes):
+        _Folding(graph, constant).run()
+
+
+@dataclass(slots=True)
+class _Affine:
+    """x * scale + shift; None is 1, or 0."""
+
+    scale: Value | None = None
+    shift: Value | None = None
+
+
+class _Folding:
+    """The folding of one graph; a convolution moves to the last step that it takes over."""
+
+    def __init__(self, graph: Graph, constant: set[Value]) -> None:
+        self.graph = graph
+        self.constant = constant
+        self.users = graph.users()
+        self.exits = set(graph.live_at_exit())
+        self.nodes: list[Node] = []
+        self.builder = Builder(self.nodes, (value.name for value in self.users))
+
+    def run(self) -> None:
+        chains = {
+            chain[-1]: chain
+            for node in self.graph.nodes
+            if node.op is aten.convolution.default
+            and self.takes_part(node)
+            and len(chain := self.chain(node)) > 1
+        }
+        folded = {node for chain in chains.values() for node in chain}
+        for node in self.graph.nodes:
+            start = len(self.nodes)
+            if node in chains:
+                self.nodes.append(self.fold(*chains[node]))
+                self.constant.update(v for new in self.nodes[start:-1] for v in new.outputs if v)
+            elif node not in folded:
+                self.nodes.append(node)
+        self.graph.nodes = self.nodes
+
+    def takes_part(self, node: Node) -> bool:
+        x, weight, bias, *_, transposed, _, _ = node.args
+        return (
+            x not in self.constant
+            and weight in self.constant
+            and (bias is None or bias in self.constant)
+            and not transposed
+            and weight.spec.dtype in _DTYPES
+        )
+
+    def chain(self, node: Node) -> list[Node]:
+        """A convolution and the steps that it can take over."""
+        (out,) = node.outputs
+        assert out is not None
+        chain, last = [node], out
+        while (step := self.next_step(last, out)) is not None and self.is_by_channel(step, last):
+            chain.append(step)
+            (last,) = step.outputs  # type: ignore[assignment]
+        return chain
+
+    def fold(self, node: Node, *steps: Node) -> Node:
+        """The convolution that computes what the last step did."""
+        b = self.builder
+        b.line = node.where
+        x, weight, bias, *rest = node.args
+        affine = _Affine(shift=bias)
+        (value,) = node.outputs
+        for step in steps:
+            assert value is not None
+            affine = self.after(affine, step.op, self.row(step, value), step.args[1] is value)
+            (value,) = step.outputs
+        if affine.scale is not None:
+            column = (weight.spec.shape[0], *[1] * (weight.spec.ndim - 1))
+            spread = b.expand(b.reshape(affine.scale, column), weight.spec.shape)
+            scaled = b.mul(weight, spread)
+            scaled.spec = scaled.spec.replace(stride=weight.spec.stride)
+            weight = scaled
+        call = Node(node.op, (x, weight, affine.shift, *rest), {}, (value,), node.where)
+        assert value is not None
+        value.producer = call
+        return call
+
+    def next_step(self, value: Value, out: Value) -> Node | None:
+        """The only reader of a value, if it is arithmetic that keeps the layout of `out`."""
+        users = self.users[value]
+        if value in self.exits or len(users) != 1 or users[0].op not in _STEPS:
+            return None
+        (result,) = users[0].outputs
+        assert result is not None
+        same = result.spec.stride == out.spec.stride and result.spec.shape == out.spec.shape
+        return users[0] if same else None
+
+    def is_by_channel(self, step: Node, value: Value) -> bool:
+        """Whether a step adds or multiplies with constants, one a channel."""
+        left, right = step.args
+        other: Any = right if left is value else left
+        if other is value or (step.op is prims.div and left is not value):
+            return False
+        if not isinstance(other, Value):
+            return isinstance(other, (int, float))
+        shape, strides = other.spec.shape, other.spec.stride
+        root = memory_of(other)
+        return (
+            other in self.constant
+            and root.spec.numel == shape[1]
+            and is_contiguous(root.spec)
+            and other.spec.offset == root.spec.offset
+            and not any(
+                stride
+                for dim, (size, stride) in enumerate(zip(shape, strides, strict=True))
+                if dim != 1 and size != 1
+            )
+        )
+
+    def row(self, step: Node, value: Value) -> Value:
+        """The numbers that a step adds or multiplies with."""
+        left, right = step.args
+        other: Any = right if left is value else left
+        channels = value.spec.shape[1]
+        if isinstance(other, Value):
+            return self.builder.reshape(memory_of(other), (channels,))
+        return self.builder.full((channels,), other, value.spec.dtype, value.spec.device)
+
+    def after(self, affine: _Affine, op: Prim, row: Value, reverse: bool) -> _Affine:
+        """The function followed by one more step; `reverse`: the row is the first operand."""
+        b = self.builder
+        scale, shift = affine.scale, affine.shift
+        if op is prims.add:
+            return _Affine(scale, row if shift is None else b.add(shift, row))
+        if op is prims.sub and not reverse:
+            return _Affine(scale, b.neg(row) if shift is None else b.sub(shift, row))
+        if op is prims.sub:
+            if scale is None:
+                scale = b.full(row.spec.shape, 1, row.spec.dtype, row.spec.device)
+            scale = b.neg(scale)
+            return _Affine(scale, row if shift is None else b.sub(row, shift))
+        if op is prims.div:
+            row = b.div(1.0, row)
+        return _Affine(
+            row if scale is None else b.mul(scale, row),
+            None if shift is None else b.mul(shift, row),
+        )
