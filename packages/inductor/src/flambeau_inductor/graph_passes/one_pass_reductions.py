@@ -95,6 +95,8 @@ def _squares(node: Node) -> Node | None:
         return None
     x, shift = difference
     average = _spread(shift, x, reduced_dims(node))
+    if average is None:  # or x is a number
+        return None
     total = _total_of_mean(average, x, node)
     reduced = _operands(total, "sum")
     if reduced is None or reduced[0] is not x or reduced[1] != node.args[1]:
