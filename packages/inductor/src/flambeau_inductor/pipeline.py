@@ -13,6 +13,7 @@ from flambeau_inductor.lowering.lower_graph import lower_graph
 from flambeau_inductor.schedule import Schedule
 from flambeau_inductor.scheduler.fusion import fuse
 from flambeau_inductor.scheduler.memory import plan_memory
+from flambeau_inductor.scheduler.order import order_groups
 from flambeau_inductor.scheduler.update_in_place import update_in_place
 from flambeau_prims.graph import Graph
 
@@ -40,8 +41,11 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
         check_lowered(lowered)
     fusion = fuse(lowered, options)
     # After fusion: what stays inside a kernel needs no memory.
-    memory = plan_memory(lowered, fusion.groups, options, spends_inputs)
-    schedule = Schedule(lowered, fusion.groups, memory, fusion.refusals)
+    groups = fusion.groups
+    if options.reuse_memory:
+        groups = order_groups(lowered, groups, fusion.needs, spends_inputs)
+    memory = plan_memory(lowered, groups, options, spends_inputs)
+    schedule = Schedule(lowered, groups, memory, fusion.refusals)
     if options.debug_checks:
         check_schedule(schedule)
     return schedule

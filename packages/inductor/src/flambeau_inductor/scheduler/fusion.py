@@ -61,10 +61,13 @@ class Refusal:
 
 @dataclass(slots=True)
 class Fusion:
-    """The outcome: groups in an order that respects all dependencies, and the refused fusions."""
+    """The outcome: groups in an order that respects all dependencies, and the refused fusions.
+    `needs`: for each node of the lowered graph the numbers of those that must run before it.
+    """
 
     groups: list[Group]
     refusals: list[Refusal] = field(default_factory=list)
+    needs: list[set[int]] = field(default_factory=list)
 
 
 def fuse(lowered: Lowered, options: InductorOptions) -> Fusion:
@@ -92,10 +95,11 @@ class _Fuser:
         self.refusals: dict[tuple[str, str, str], Refusal] = {}
 
     def run(self) -> Fusion:
-        for node, needs in zip(self.lowered.nodes, dependencies(self.lowered), strict=True):
-            self.place(node, needs)
+        needs = dependencies(self.lowered)
+        for node, before in zip(self.lowered.nodes, needs, strict=True):
+            self.place(node, before)
         self.merge_groups()
-        return Fusion(self.sorted_groups(), list(self.refusals.values()))
+        return Fusion(self.sorted_groups(), list(self.refusals.values()), needs)
 
     # Greedy placement
 

@@ -17,6 +17,7 @@ import sympy
 
 from flambeau_inductor.nodes import ExternCall, TensorRef
 from flambeau_inductor.scheduler.overwrite import Overwrites
+from flambeau_prims.sizes import hint_of
 
 if TYPE_CHECKING:
     from flambeau_inductor.indexing.sizes import SizeTable
@@ -122,7 +123,7 @@ class _Planner:
                 role == "input" and (not self.spends_inputs or name in mutated)
             ):
                 continue
-            self.sizes[name] = self.bytes_of(name)
+            self.sizes[name] = bytes_of(self.lowered, name)
             if role == "computed":
                 self.born[steps[0]].append(name)
             if name not in self.kept:
@@ -219,19 +220,6 @@ class _Planner:
             result.append(total)
         return result
 
-    def bytes_of(self, name: str) -> int:
-        """About how many bytes a buffer has."""
-        spec = self.lowered.buffers[name].spec
-        sizes = self.lowered.sizes
-        extent = 1
-        for size, stride in zip(
-            sizes.convert_all(spec.shape), sizes.convert_all(spec.stride), strict=True
-        ):
-            if sizes.hint(size) == 0:
-                return 0
-            extent += (sizes.hint(size) - 1) * sizes.hint(stride)
-        return extent * spec.dtype.itemsize
-
     def size_key(self, name: str) -> tuple[object, ...]:
         """Buffers with equal keys can use each other's memory: byte size and device."""
         spec = self.lowered.buffers[name].spec
@@ -239,6 +227,17 @@ class _Planner:
         if extent is sympy.S.Zero:
             return (name,)
         return sympy.expand(extent * spec.dtype.itemsize), str(spec.device)
+
+
+def bytes_of(lowered: Lowered, name: str) -> int:
+    """How many bytes a buffer has, for the sizes seen while tracing."""
+    spec = lowered.buffers[name].spec
+    extent = 1
+    for size, stride in zip(spec.shape, spec.stride, strict=True):
+        if not hint_of(size):
+            return 0
+        extent += (hint_of(size) - 1) * hint_of(stride)
+    return extent * spec.dtype.itemsize
 
 
 def extent_of(spec: Spec, table: SizeTable) -> sympy.Expr:
