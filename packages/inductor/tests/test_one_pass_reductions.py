@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flambeau_inductor import compile_graph
+from flambeau_inductor import compile_graph, explain_graph
 from flambeau_inductor.check import check_graph
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
 from flambeau_prims.builder import Builder
@@ -118,3 +118,18 @@ def test_kernels_on_a_gpu(build, shape, kernels) -> None:
     """Split reductions of one tensor read it in one kernel, and combine in one."""
     pytest.importorskip("triton")
     assert len(kernels_on_a_gpu(build, shape)) == kernels
+
+
+def test_what_depends_on_reductions_alone_is_computed_by_their_kernel() -> None:
+    """A division for each channel, not for each element."""
+
+    def normalized(b, x):
+        squares, middle = variance(b, x, (0, 2, 3), 0)
+        return b.mul(
+            b.sub(x, b.along(middle, (1,), x.spec.shape)),
+            b.along(b.rsqrt(b.add(squares, 1e-5)), (1,), x.spec.shape),
+        )
+
+    kernels = explain_graph(graph_of(normalized, (64, 64, 56, 56), "cuda")).kernels
+    assert len(kernels) == 3
+    assert "div" not in kernels[-1] and "rsqrt" not in kernels[-1]

@@ -10,6 +10,7 @@ code generator shares a long reduction out to threads itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from flambeau_prims.graph import Node
     from flambeau_prims.spec import Size, Spec
 
-ENOUGH_PROGRAMS = 256
-"""A GPU of a hundred or two multiprocessors is busy with this many."""
+PROGRAMS_PER_MULTIPROCESSOR = 2
+"""A GPU is busy with so many; a reduction that is split gets twice as many."""
 
-PERSISTENT_LIMIT = 4096
-"""Longest row that a program keeps in registers."""
+PERSISTENT_LIMIT = 16384
+"""Longest row that a program keeps in registers: two of them."""
 
 PERSISTENT_COLUMN = 64
 """The same for rows whose elements lie apart in memory: many rows then share a tile."""
@@ -35,6 +36,9 @@ CACHED_ROW = 65536
 
 COLUMNS_PER_PROGRAM = 64
 SHORTEST_CHUNK = 256
+
+SHORTEST_COLUMN_CHUNK = 64
+"""The same where a program takes several columns."""
 
 PARTIAL_RESULTS = {
     "sum_exp": ("amax", "sum_exp"),
@@ -81,9 +85,20 @@ def wanted_parts(spec: Spec, dims: tuple[int, ...], longest: int, options: Induc
     if not row.column and row.reduced <= PERSISTENT_LIMIT:
         return 1  # one program holds a row, and what reads the result fuses with it
     programs = -(-row.kept // COLUMNS_PER_PROGRAM) if row.column else row.kept
-    if programs >= ENOUGH_PROGRAMS:
+    enough = enough_programs(spec.device.index)
+    if programs >= enough:
         return 1
-    return min(2 * ENOUGH_PROGRAMS // max(programs, 1), row.reduced // SHORTEST_CHUNK, longest)
+    shortest = SHORTEST_COLUMN_CHUNK if row.column else SHORTEST_CHUNK
+    return min(2 * enough // max(programs, 1), row.reduced // shortest, longest)
+
+
+@lru_cache
+def enough_programs(device: int | None) -> int:
+    """How many programs keep a GPU busy: as an H100 where there is no GPU to ask."""
+    multiprocessors = 132
+    if torch.cuda.is_available():
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
 
 
 def even_parts(size: Size, most: int) -> int:

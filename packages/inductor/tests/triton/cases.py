@@ -126,11 +126,14 @@ def all_cases() -> Iterator[Case]:
     yield from reduction_cases(3, 0)
     yield softmax(6, 37)
     yield softmax(3, 5000)
+    yield softmax(3, 40001)  # reads its rows forward and backward
     yield column_sum(4501, 70)
     yield transposed(13, 29)
     yield transposed(45, 70)
     yield transposed(64, 128)
     yield column_sum(40, 100)
+    yield weight_gradient(301, 70)
+    yield weight_gradient(40, 128)
     yield padded(11, 4)
     yield gathered(9, 21)
     yield scattered(50, 7, "add")
@@ -347,6 +350,37 @@ def column_sum(rows: int, columns: int) -> Case:
         f"columns-{rows}x{columns}",
         kernel,
         [torch.randn(rows * columns), torch.zeros(columns)],
+        (),
+        1e-4,
+    )
+
+
+def weight_gradient(rows: int, columns: int, parts: int = 2, device: str = "cuda") -> Case:
+    """y[p, i] = t[p] + sum over r of x[p, r, i] * (z[p, r, i] - m[p, r]) * t[p]: the vectors are
+    read along r, but both matrices are read across.
+    """
+    p, i, r = symbol("i0"), symbol("i1"), symbol("r0")
+    body = (
+        Load("v0", F32, "b0", columns * rows * p + columns * r + i),
+        Load("v1", F32, "b1", columns * rows * p + columns * r + i),
+        Load("v2", F32, "b2", rows * p + r),
+        Compute("v3", F32, "sub", ("v1", "v2")),
+        Load("v4", F32, "b3", p),
+        Compute("v5", F32, "mul", ("v3", "v4")),
+        Compute("v6", F32, "mul", ("v0", "v5")),
+        Reduce("v7", F32, "sum", "v6"),
+        Compute("v8", F32, "add", ("v7", "v4")),
+        Store("b4", columns * p + i, "v8"),
+    )
+    params = (*(Param(f"b{n}", F32, "read") for n in range(4)), Param("b4", F32, "write"))
+    outer = (Axis(p, parts), Axis(i, columns))
+    kernel = LoopKernel(device, params, (), outer, (Axis(r, rows),), body)
+    matrices = [torch.randn(parts * rows * columns) for _ in range(2)]
+    vectors = [torch.randn(parts * rows), torch.randn(parts)]
+    return Case(
+        f"weight_gradient-{rows}x{columns}",
+        kernel,
+        [*matrices, *vectors, torch.zeros(parts * columns)],
         (),
         1e-4,
     )

@@ -258,9 +258,20 @@ class _Realizer:
             or (several and traits.cost > options.inline_cost)
             or self.is_cheaper_stored(out, traits)
             or traits.cost * (len(self.windows.get(out, ())) - 1) > MOVED_COST
-            or (out in self.broadcast and traits.cost >= CHEAP.get(out.spec.device.type, 4))
+            or (out in self.broadcast and traits.cost >= self.cheap(out, traits))
         ):
             self.must.add(out)
+
+    def cheap(self, value: Value, traits: Traits) -> int:
+        """The cost from which a value that is broadcast is stored: what is computed of results of
+        reductions alone is stored by their kernel, without one more launch.
+        """
+        producers = [root.producer for root in traits.reads]
+        reduced = bool(producers) and all(
+            node is not None and isinstance(node.op, Prim) and node.op.kind is Kind.REDUCTION
+            for node in producers
+        )
+        return CHEAP["cpu"] if reduced else CHEAP.get(value.spec.device.type, CHEAP["cpu"])
 
     def is_recomputed(self, value: Value, traits: Traits) -> bool:
         """Whether a value is index arithmetic, which tiles of a GPU compute once a row or lane."""

@@ -18,7 +18,7 @@ import sympy
 import torch
 
 from flambeau_inductor.lowering.scan import SCANS, follow
-from flambeau_inductor.split_reduction import ENOUGH_PROGRAMS, identity
+from flambeau_inductor.split_reduction import enough_programs, identity
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import Kind
 from flambeau_prims.sizes import ceil_div, hint_of
@@ -87,7 +87,8 @@ def choose_chunk(node: Node, options: InductorOptions) -> int:
     column = any(d != dim and 0 < hint_of(s) < step for d, s in enumerate(spec.stride))
     programs = -(-rows // COLUMNS_PER_PROGRAM) if column else rows
     shortest = SHORTEST_COLUMN_CHUNK if column else SHORTEST_CHUNK
-    if length <= (shortest if column else LONG_ROW) or programs >= ENOUGH_PROGRAMS // 2:
+    enough = enough_programs(spec.device.index) // 2
+    if length <= (shortest if column else LONG_ROW) or programs >= enough:
         return 0
     chunk = shortest
     while chunk * MOST_CHUNKS < length * programs:

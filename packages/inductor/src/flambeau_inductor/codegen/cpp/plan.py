@@ -219,11 +219,16 @@ def _column_axis(kernel: LoopKernel) -> Axis | None:
         return None
     inner = inner_names(kernel.body, kernel.inner)
     reads = tuple(s for s in kernel.body if isinstance(s, (Load, Store)) and varies(s, inner))
-    row = sum(stride_along(s.index, kernel.inner[-1]) is sympy.S.One for s in reads)
+    # By elements: a vector that is read along all columns stays in the cache.
+    sizes = {s: _accessed(s.index, kernel) for s in reads}
+
+    def contiguous(axis: Axis) -> int:
+        return sum(sizes[s] for s in reads if stride_along(s.index, axis) is sympy.S.One)
+
     best: Axis | None = None
-    best_score = row
+    best_score = contiguous(kernel.inner[-1])
     for axis in reversed(kernel.outer):
-        score = sum(stride_along(s.index, axis) is sympy.S.One for s in reads)
+        score = contiguous(axis)
         if score > best_score:
             best, best_score = axis, score
     if best is not None and hinted_size(best, kernel) < SHORT_ROW:
@@ -233,6 +238,13 @@ def _column_axis(kernel: LoopKernel) -> Axis | None:
         longest = max(kernel.outer, key=lambda axis: hinted_size(axis, kernel))
         return longest if hinted_size(longest, kernel) >= 2 * SHORT_ROW else None
     return best
+
+
+def _accessed(index: sympy.Expr, kernel: LoopKernel) -> int:
+    """How many elements an access goes to, at most."""
+    names = free_names(index)
+    axes = [a for a in (*kernel.outer, *kernel.inner) if a.symbol.name in names]
+    return math.prod(hinted_size(axis, kernel) for axis in axes)
 
 
 def _tile_axis(kernel: LoopKernel, vector: Axis | None, lead: tuple[Axis, ...]) -> Axis | None:

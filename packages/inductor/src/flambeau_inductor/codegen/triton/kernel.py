@@ -23,14 +23,16 @@ import torch
 from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
-from flambeau_inductor.codegen.triton.tiling import lane_axes, row_axes
+from flambeau_inductor.codegen.triton.tiling import apart_axes, lane_axes, row_axes
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
     CheckIndex,
     IndexValue,
     Scan,
+    defined_name,
     index_of,
     inner_names,
+    operands,
     scan_direction,
 )
 from flambeau_inductor.scalar_ops import Replay
@@ -77,6 +79,8 @@ class KernelWriter:
         self.rows = row_axes(kernel, tiling)
         self.lane_axes = lane_axes(kernel, tiling)
         self.inner = inner_names(kernel.body, self.lane_axes)
+        apart = {axis.symbol.name for axis in apart_axes(kernel, tiling)}
+        self.tiled = _not_constant(kernel.body, apart | self.size_names)
         self.dtypes = {param.name: param.dtype for param in kernel.params}
         self.outer_points = product_of(self.rows)
         self.inner_points = product_of(self.lane_axes)
@@ -125,7 +129,7 @@ class KernelWriter:
     def masks(self, index: sympy.Expr) -> list[str]:
         """The tile masks an access needs: over rows if rows vary, over lanes if lanes do."""
         names = {symbol.name for symbol in index.free_symbols}
-        masks = ["xmask"] if names - self.size_names and not self.rows_fit else []
+        masks = ["xmask"] if names & self.tiled and not self.rows_fit else []
         return masks + (["rmask"] if names & self.inner and not self.lanes_fit else [])
 
     def value_masks(self, value: str) -> list[str]:
@@ -252,6 +256,10 @@ class KernelWriter:
         if not self.rows_fit:
             self.line(f"xmask = xindex < {integer_text(self.outer_points)}")
         self.unravel(self.rows, "xindex")
+        if self.tiling.apart:
+            program = "tl.program_id(1)" + (".to(tl.int64)" if self.wide else "")
+            self.line(f"yindex = tl.full([1, 1], 0, tl.int32) + {program}")
+            self.unravel(apart_axes(self.kernel, self.tiling), "yindex")
 
     def lanes(self, rindex: str) -> None:
         """The lane index, its mask, and the inner axes from it."""
@@ -287,12 +295,15 @@ class KernelWriter:
     def looped(self) -> None:
         """One loop over the row for each phase."""
         replay = Replay(TritonOps(self))
+        backward = False
         for phase in split_phases(self.kernel):
             replay.run(phase.row)
             if phase.inner or phase.reduces:
-                self.loop(replay, phase.inner, phase.reduces)
+                self.loop(replay, phase.inner, phase.reduces, backward)
+                # The end of the row, read last, is still in the caches.
+                backward = not backward
 
-    def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce]) -> None:
+    def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce], backward: bool) -> None:
         """`for` over the row in steps of RBLOCK; each Reduce has a running tile, reduced after."""
         row = self.row()
         for reduce in reduces:
@@ -307,7 +318,10 @@ class KernelWriter:
         points = integer_text(self.inner_points)
         self.line(f"for start in range(0, {points}, RBLOCK):")
         self.depth += 1
-        if scan_direction(body):
+        ordered = any(isinstance(s, Scan) for s in body) or any(
+            reduce.kind in reductions.POSITIONS for reduce in reduces
+        )
+        if scan_direction(body) or (backward and not ordered):
             self.line(f"start = (({points} + RBLOCK - 1) // RBLOCK - 1) * RBLOCK - start")
         self.carried = True
         self.lanes("start + tl.arange(0, RBLOCK)[None, :]")
@@ -370,6 +384,20 @@ def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:
     """
     values = dict.fromkeys(free_names(index), 1) | {s.name: int(v) for s, v in extents.items()}
     return sum(abs(int(evaluate_expr(term, values))) for term in sympy.Add.make_args(index))
+
+
+def _not_constant(body: Body, constant: set[str]) -> set[str]:
+    """The names of index expressions and of values that vary within a tile."""
+    varying: set[str] = set()
+    for statement in body:
+        index = index_of(statement)
+        names = {*operands(statement), *(free_names(index) if index is not None else ())}
+        axes = {name for name in names if name not in constant and not name.startswith("v")}
+        varying |= axes
+        name = defined_name(statement)
+        if name is not None and names & varying:
+            varying.add(name)
+    return varying
 
 
 def divides(block: int, extent: Integer) -> bool:

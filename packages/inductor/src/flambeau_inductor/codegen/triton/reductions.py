@@ -141,12 +141,16 @@ def advance(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
     row.line(f"{name}_new = tl.broadcast_to({reduce.value}, [XBLOCK, RBLOCK])")
     new = f"{name}_new"
     if kind in POSITIONS:
-        place = f"{name}_at"
-        row.line(
-            f"{name}_best, {name}_place = {row.helper(_position_rule(kind))}({running}, {place}, "
-            f"{new}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))"
-        )
-        updates = {running: f"{name}_best", place: f"{name}_place"}
+        # Loops go forward: of equal elements the running one is first.
+        place, sign = f"{name}_at", ">" if kind == "argmax" else "<"
+        beats = f"{new} {sign} {running}"
+        if dtype.is_floating_point:
+            beats = f"({beats}) | (({new} != {new}) & ({running} == {running}))"
+        row.line(f"{name}_better = ({place} == {2**31 - 1}) | {beats}")
+        updates = {
+            place: f"tl.where({name}_better, rindex, {place})",
+            running: f"tl.where({name}_better, {new}, {running})",
+        }
     elif kind == "sum_exp":
         # One exponential for each element: either its weight or, if it is the greatest so far, the
         # weight of what came before. Equal infinities differ by NaN, but weigh the same.

@@ -16,13 +16,16 @@ from flambeau_inductor.ir import (
     Compute,
     Constant,
     Load,
+    Reduce,
+    Scan,
     Sort,
     Store,
     index_of,
     operands,
 )
 from flambeau_inductor.scalar_ops import SCALAR_OPS
-from flambeau_inductor.split_reduction import PERSISTENT_COLUMN, PERSISTENT_LIMIT
+from flambeau_inductor.scheduler.phases import split_phases
+from flambeau_inductor.split_reduction import PERSISTENT_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +33,12 @@ if TYPE_CHECKING:
     import sympy
 
     from flambeau_inductor.ir import Axis, LoopKernel
+
+SHORT_KEPT_ROW, LONGEST_KEPT_ROW = 4096, 32768
+"""Longest rows that a program keeps in registers if it keeps many, and if it keeps one."""
+
+REREAD_BLOCK = 8192
+"""Elements at a time of longer rows that are read several times."""
 
 COLUMN_TILE = (64, 32)
 """Rows and lanes of a tile over such rows: 64 neighbours in memory a step."""
@@ -68,7 +77,8 @@ class Tiling:
 
     `rblock` is 0 for a plain pointwise kernel. `lane` names the outer axis that a crosswise
     pointwise kernel lays along the lanes. `dealt`: neighbouring points go to different threads, as
-    strided and indirect reads want it, and not in fours to one.
+    strided and indirect reads want it, and not in fours to one. `apart`: a tile's rows run over the
+    last outer axis only.
     """
 
     xblock: int
@@ -77,11 +87,18 @@ class Tiling:
     warps: int = 4
     lane: str | None = None
     dealt: bool = False
+    apart: bool = False
 
 
 def row_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
     """The axes that a tile's first dimension runs over, flattened."""
-    return tuple(axis for axis in kernel.outer if axis.symbol.name != tiling.lane)
+    axes = kernel.outer[-1:] if tiling.apart else kernel.outer
+    return tuple(axis for axis in axes if axis.symbol.name != tiling.lane)
+
+
+def apart_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
+    """The axes that have one value in a program, along the grid's second dimension."""
+    return kernel.outer[:-1] if tiling.apart else ()
 
 
 def lane_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
@@ -98,21 +115,56 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
     row = _extent(kernel.inner, hints)
     static = all(isinstance(axis.size, int) for axis in kernel.inner)
     if any(isinstance(statement, Sort) for statement in kernel.body):
-        rblock = _power_of_two(row)
-        xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
-        return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
-    if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel):
-        xblock, rblock = COLUMN_TILE
-        if static and row <= PERSISTENT_COLUMN:
-            rblock = max(1, _power_of_two(row))
-            return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
-        return Tiling(xblock, rblock, warps=_warps(xblock * rblock))
-    if static and row <= PERSISTENT_LIMIT:
-        rblock = max(1, _power_of_two(row))
-        xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
-        return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
+        return _persistent(row, points)
+    if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel, hints):
+        return _columns(kernel, row if static else None, hints)
+    if static and row <= _longest_kept_row(kernel):
+        return _persistent(row, points)
+    if _reads_again(kernel):
+        # More threads a row, and so fewer rows at a time: they stay in the second-level cache.
+        rblock = min(REREAD_BLOCK, max(16, _power_of_two(row)))
+        return Tiling(1, rblock, warps=max(1, min(32, rblock // 256)))
     rblock = min(2048, max(16, _power_of_two(row)))
     return Tiling(1, rblock, warps=_warps(rblock))
+
+
+def _persistent(row: int, points: int) -> Tiling:
+    """Whole rows in registers: 16 elements a thread, or 32 of a very long row."""
+    rblock = max(1, _power_of_two(row))
+    xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
+    return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock, 32))
+
+
+def _longest_kept_row(kernel: LoopKernel) -> int:
+    """The longest row that a program keeps in registers, by the number of rows that it keeps."""
+    inner = {axis.symbol for axis in kernel.inner}
+    loads = [s for s in kernel.body if isinstance(s, Load) and s.index.free_symbols & inner]
+    if any(isinstance(statement, Scan) for statement in kernel.body) or not _reads_again(kernel):
+        return SHORT_KEPT_ROW
+    return max(SHORT_KEPT_ROW, LONGEST_KEPT_ROW // _power_of_two(len(loads)))
+
+
+def _reads_again(kernel: LoopKernel) -> bool:
+    """Whether a looped kernel walks along a row several times."""
+    if not any(isinstance(statement, Reduce) for statement in kernel.body):
+        return False
+    return sum(bool(phase.inner) for phase in split_phases(kernel)) > 1
+
+
+def _columns(kernel: LoopKernel, row: int | None, hints: _Hints) -> Tiling:
+    """Tiles over neighbouring columns; `row`: the length of the reduced axes, if it is static."""
+    xblock, rblock = COLUMN_TILE
+    last = kernel.outer[-1]
+    apart = (
+        len(kernel.outer) > 1
+        and _extent((last,), hints) >= xblock
+        and _extent(kernel.outer[:-1], hints) <= GRID_LIMIT // 2
+    )
+    if row is not None and row <= PERSISTENT_COLUMN:
+        rblock = max(1, _power_of_two(row))
+        warps = _warps(xblock * rblock)
+        return Tiling(xblock, rblock, persistent=True, warps=warps, apart=apart)
+    return Tiling(xblock, rblock, warps=_warps(xblock * rblock), apart=apart)
 
 
 def grid(
@@ -120,6 +172,8 @@ def grid(
 ) -> tuple[int | str, ...]:
     """The number of programs, given the Dims that a launch passes for the kernel's sizes."""
     programs = (_blocks(row_axes(kernel, tiling), tiling.xblock, dims),)
+    if tiling.apart:
+        return (*programs, _blocks(apart_axes(kernel, tiling), 1, dims))
     if tiling.lane is None:
         return programs
     return (*programs, _blocks(lane_axes(kernel, tiling), tiling.rblock, dims))
@@ -231,15 +285,22 @@ def _step(index: sympy.Expr, axis: sympy.Symbol) -> sympy.Expr | int:
     return index.coeff(axis)
 
 
-def _rows_are_contiguous(kernel: LoopKernel) -> bool:
-    """Whether most reads are contiguous along the innermost inner axis."""
+def _rows_are_contiguous(kernel: LoopKernel, hints: _Hints) -> bool:
+    """Whether most elements are read contiguously along the innermost inner axis: a vector that
+    all rows share stays in the cache, and counts little.
+    """
     symbol = kernel.inner[-1].symbol
-    steps = [
-        _step(index, symbol)
-        for statement in kernel.body
-        if (index := index_of(statement)) is not None and symbol in index.free_symbols
-    ]
-    return sum(step == 1 for step in steps) * 2 >= len(steps)
+    along = across = 0
+    for statement in kernel.body:
+        index = index_of(statement)
+        if index is not None and symbol in index.free_symbols:
+            axes = [a for a in (*kernel.outer, *kernel.inner) if a.symbol in index.free_symbols]
+            size = _extent(axes, hints)
+            if _step(index, symbol) == 1:
+                along += size
+            else:
+                across += size
+    return along >= across
 
 
 class _Hints(dict[str, int]):
@@ -258,5 +319,5 @@ def _power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _warps(elements: int) -> int:
-    return max(1, min(8, elements // 256))
+def _warps(elements: int, most: int = 8) -> int:
+    return max(1, min(most, elements // 256))
