@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from cases import softmax, weight_gradient
+from cases import F32, softmax, weight_gradient
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
+from flambeau_inductor.codegen.triton.kernel import write_kernel
 from flambeau_inductor.codegen.triton.tiling import COLUMN_TILE, choose_tiling
+from flambeau_inductor.indexing.expressions import symbol
+from flambeau_inductor.ir import Axis, Compute, Load, LoopKernel, Param, Reduce, Store
 
 
 def test_vectors_along_a_column_do_not_decide_its_direction() -> None:
@@ -25,3 +28,19 @@ def test_rows_that_are_read_again_are_kept_if_they_fit() -> None:
     kept, longer = (choose_tiling(softmax(8, row).kernel) for row in (32768, 32769))
     assert kept.persistent and kept.warps == 32
     assert not longer.persistent and longer.warps == 32
+
+
+def test_operands_are_loaded_before_the_first_reduction() -> None:
+    """Where threads meet, loads that are written behind would begin only there."""
+    i, r = symbol("i0"), symbol("r0")
+    body = (
+        Load("v0", F32, "b0", 96 * i + r),
+        Reduce("v1", F32, "sum", "v0"),
+        Load("v2", F32, "b1", r),
+        Compute("v3", F32, "mul", ("v1", "v2")),
+        Store("b2", 96 * i + r, "v3"),
+    )
+    params = (*(Param(f"b{n}", F32, "read") for n in range(2)), Param("b2", F32, "write"))
+    kernel = LoopKernel("cuda", params, (), (Axis(i, 40),), (Axis(r, 96),), body)
+    source = write_kernel(kernel, "generated", choose_tiling(kernel))
+    assert source.index("tl.load(b1") < source.index("tl.sum")

@@ -28,6 +28,7 @@ from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, in
 from flambeau_inductor.ir import (
     CheckIndex,
     IndexValue,
+    Load,
     Scan,
     defined_name,
     index_of,
@@ -42,11 +43,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_inductor.codegen.triton.tiling import Tiling
-    from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Reduce
+    from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Reduce, Statement
 
 HEADER = (
     "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
 )
+
+
+EARLY_REGISTERS = 64
+"""Registers of a thread that may wait for loads at the beginning of a persistent reduction."""
 
 
 def write_kernel(kernel: LoopKernel, name: str, tiling: Tiling) -> str:
@@ -228,7 +233,7 @@ class KernelWriter:
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
-            Replay(TritonOps(self)).run(self.kernel.body)
+            Replay(TritonOps(self)).run(self.loads_first())
         else:
             self.looped()
         arguments = [param.name for param in self.kernel.params] + [
@@ -245,6 +250,19 @@ class KernelWriter:
                 "",
             ]
         )
+
+    def loads_first(self) -> Body:
+        """The body with its loads in front, as many as registers hold: a load behind a reduction
+        would begin only when all threads have met there.
+        """
+        each = max(1, self.tiling.xblock * self.tiling.rblock // (32 * self.tiling.warps))
+        early: list[Statement] = []
+        for statement in self.kernel.body:
+            plain = isinstance(statement, Load) and statement.mask is None
+            if plain and not any(name.startswith("v") for name in free_names(statement.index)):
+                early.append(statement)
+        early = early[: max(1, EARLY_REGISTERS // each)]
+        return (*early, *(s for s in self.kernel.body if s not in early))
 
     def prologue(self) -> None:
         """The row index, its mask, and the outer axes from it."""

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 SHORT_KEPT_ROW, LONGEST_KEPT_ROW = 4096, 32768
 """Longest rows that a program keeps in registers if it keeps many, and if it keeps one."""
 
+LONE_ROW = 512
+"""From this length on, a tile of a persistent reduction is one row."""
+
 REREAD_BLOCK = 8192
 """Elements at a time of longer rows that are read several times."""
 
@@ -129,10 +132,15 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
 
 
 def _persistent(row: int, points: int) -> Tiling:
-    """Whole rows in registers: 16 elements a thread, or 32 of a very long row."""
+    """Whole rows in registers: 8 elements a thread, 16 or 32 of long rows. Several rows a tile only
+    if they are short, since vectors along rows would have to be rearranged for them.
+    """
     rblock = max(1, _power_of_two(row))
+    if rblock >= LONE_ROW:
+        warps = rblock // (256 if rblock <= 2048 else 512)
+        return Tiling(1, rblock, persistent=True, warps=min(32, warps))
     xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
-    return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock, 32))
+    return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
 
 
 def _longest_kept_row(kernel: LoopKernel) -> int:
@@ -319,5 +327,5 @@ def _power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _warps(elements: int, most: int = 8) -> int:
-    return max(1, min(most, elements // 256))
+def _warps(elements: int) -> int:
+    return max(1, min(8, elements // 256))
