@@ -258,8 +258,11 @@ class KernelWriter:
         each = max(1, self.tiling.xblock * self.tiling.rblock // (32 * self.tiling.warps))
         early: list[Statement] = []
         for statement in self.kernel.body:
-            plain = isinstance(statement, Load) and statement.mask is None
-            if plain and not any(name.startswith("v") for name in free_names(statement.index)):
+            if (
+                isinstance(statement, Load)
+                and statement.mask is None
+                and not any(name.startswith("v") for name in free_names(statement.index))
+            ):
                 early.append(statement)
         early = early[: max(1, EARLY_REGISTERS // each)]
         return (*early, *(s for s in self.kernel.body if s not in early))
