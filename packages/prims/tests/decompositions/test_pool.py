@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from one_op import Make, check, decomposed, flat, is_decomposed
+
+from flambeau_prims.decompositions import adaptive
 
 aten = torch.ops.aten
 
@@ -71,10 +74,10 @@ def test_volumes() -> None:
 
 
 def test_what_stays_with_aten() -> None:
-    x = Make(3, torch.float32)(2, 3, 7, 8)
+    wide = Make(3, torch.float32)(1, 2, 60, 60)
     for op, args in (
-        (aten._adaptive_avg_pool2d.default, (x, [2, 3])),
-        (aten.avg_pool2d.default, (x, [6, 6])),
+        (aten._adaptive_avg_pool2d.default, (wide, [2, 7])),
+        (aten.avg_pool2d.default, (wide, [29, 2])),
     ):
         graph, _ = decomposed(op, args, {}, flat(op(*args)))
         assert not is_decomposed(graph)
@@ -167,3 +170,33 @@ def test_scales_that_eager_ignores() -> None:
         for factor, scale in ((1, 1.237), (2, 2.26)):
             x = Make(8, torch.float32)(1, 2, *[7] * spatial)
             check(forward, x, [7 * factor] * spatial, *[scale] * spatial, exact=True)
+
+
+def test_uneven_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows that overlap and differ in size; more windows than elements; volumes. A CPU, which
+    leaves some of them to ATen, stands for a GPU.
+    """
+    monkeypatch.setattr(adaptive, "pays", lambda *args, **kwargs: True)
+    for dtype in FLOATS:
+        make = Make(9, dtype)
+        for shape, size in (
+            ((7, 9), [3, 4]),
+            ((5, 6), [5, 8]),
+            ((4, 10), [3, 1]),
+            ((3, 3), [7, 2]),
+        ):
+            for x in images(make, 2, 3, *shape):
+                check(aten._adaptive_avg_pool2d.default, x, size, near=2.0)
+                grad = make(2, 3, *size).contiguous()
+                check(aten._adaptive_avg_pool2d_backward.default, grad, x, near=2.0)
+        if dtype is not torch.bfloat16:
+            x = make(2, 3, 4, 5, 6)
+            check(aten._adaptive_avg_pool3d.default, x, [2, 3, 4], near=2.0)
+            grad = make(2, 3, 2, 3, 4)
+            check(aten._adaptive_avg_pool3d_backward.default, grad, x, near=2.0)
+
+
+def test_windows_of_many_places() -> None:
+    make = Make(10, torch.float32)
+    for args in (([6, 6], [6, 6]), ([7, 8], [2, 3], [3, 2], True, False)):
+        check(aten.avg_pool2d.default, make(2, 3, 17, 19).contiguous(), *args, near=9.0)

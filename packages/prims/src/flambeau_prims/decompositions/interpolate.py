@@ -312,8 +312,7 @@ class Readers:
         low, high = 2**62, -(2**62)
         for index, weight in read_by(primitives, dim, wanted):
             distance = wanted - begins[index]
-            if weight is not None:
-                distance = distance[weight != 0.0]
+            distance = distance[index >= 0 if weight is None else weight != 0.0]
             if not distance.numel():
                 continue
             low, high = min(low, int(distance.min())), max(high, int(distance.max()))

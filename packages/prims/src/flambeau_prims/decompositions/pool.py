@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims import sizes
+from flambeau_prims.decompositions.adaptive import adaptive_mean, adaptive_mean_backward
 from flambeau_prims.decompositions.reduction import divide, mean
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.decompositions.windows import (
@@ -57,10 +58,10 @@ def _window_spread(b: Builder, grad: Value, height: Size, width: Size) -> Value:
 
 @decomposition(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
-    """Means over an even division of the places."""
+    """Means over a division of the places, even or not."""
     rows, columns = output_size
     if not _divides(rows, x.spec.shape[-2]) or not _divides(columns, x.spec.shape[-1]):
-        return NotImplemented
+        return adaptive_mean(b, x, output_size)
     return _window_mean(b, b.widen(x), rows, columns)
 
 
@@ -70,8 +71,20 @@ def adaptive_avg_pool2d_backward(b: Builder, grad: Value, x: Value) -> Any:
     height, width = x.spec.shape[-2:]
     rows, columns = grad.spec.shape[-2:]
     if not _divides(rows, height) or not _divides(columns, width):
-        return NotImplemented
+        return adaptive_mean_backward(b, grad, (height, width))
     return _window_spread(b, b.widen(grad), height, width)
+
+
+@decomposition(aten._adaptive_avg_pool3d.default)
+def adaptive_avg_pool3d(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
+    """Means over a division of a volume."""
+    return adaptive_mean(b, x, output_size)
+
+
+@decomposition(aten._adaptive_avg_pool3d_backward.default)
+def adaptive_avg_pool3d_backward(b: Builder, grad: Value, x: Value) -> Any:
+    """Each window's gradient shared out."""
+    return adaptive_mean_backward(b, grad, x.spec.shape[-3:])
 
 
 def _divides(part: Size, whole: Size) -> bool:
@@ -86,19 +99,39 @@ def avg_pool(
 ) -> Any:  # fmt: skip
     """Means over windows of the last `ndim` dims, by shifted slices; integers round toward 0."""
     windows = windows_of(x.spec, b.result, ndim, kernel_size, stride, padding, (1,), ceil_mode)
-    if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
+    if windows is None or any(window.kernel > LARGEST_UNROLLED for window in windows):
         return NotImplemented
+    many = prod(window.kernel for window in windows) > LARGEST_UNROLLED
+    if many and x.spec.device.type == "cpu" and not sizes.known_eq(b.result.stride[-1], 1):
+        return NotImplemented  # eager's kernel adds up channels side by side
     x = b.widen(x)
+    if not many:
+        total = _window_sums(b, x, windows)
+    else:  # dim by dim, through memory
+        total = x
+        for d in reversed(range(ndim)):
+            rest = tuple(_single(size) for size in total.spec.shape[x.spec.ndim - ndim + d + 1 :])
+            total = _window_sums(b, total, (windows[d], *rest))
+    divisor = _divisor(b, x, total.spec.shape, windows, count_include_pad, divisor_override)
+    if total.spec.dtype.is_floating_point:
+        return divide(b, total, divisor)
+    return b.trunc_divide(total, divisor)
+
+
+def _window_sums(b: Builder, x: Value, windows: Sequence[Windows]) -> Value:
+    """The sum over each window of the last dims."""
     total = None
     for taps in product(*(range(window.kernel) for window in windows)):
         element = at_taps(b, x, windows, taps, 0)
         if element is not None:
             total = element if total is None else b.add(total, element)
     assert total is not None
-    divisor = _divisor(b, x, total.spec.shape, windows, count_include_pad, divisor_override)
-    if total.spec.dtype.is_floating_point:
-        return divide(b, total, divisor)
-    return b.trunc_divide(total, divisor)
+    return total
+
+
+def _single(size: Size) -> Windows:
+    """Windows of one place each."""
+    return Windows(size, size, 1, 1, 0, 1, ceil=False)
 
 
 def _divisor(
