@@ -252,13 +252,17 @@ def test_backends() -> None:
 
 
 def test_loops_and_descent() -> None:
-    on = OnGpu(torch.randn(64, 96))
+    on = OnGpu(torch.randn(512, 96))
     z = on.builder.tanh(on.graph.inputs[0])
     tuner = StandIn("warps=2")
     options = InductorOptions(max_autotune_pointwise=True, coordinate_descent_tuning=True)
     (result,), _ = on.run([z], tuner, options)
     torch.testing.assert_close(result, on.tensors[0].tanh())
-    assert len(tuner.contests) > 1 and tuner.contests[0].title == "tanh(6144)"
+    assert len(tuner.contests) > 1 and tuner.contests[0].title == "tanh(49152)"
+    small = OnGpu(torch.randn(64, 96))
+    tuner = StandIn()
+    small.run([small.builder.tanh(small.graph.inputs[0])], tuner, options)
+    assert not tuner.contests  # nothing to gain
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -22,6 +22,9 @@ TOLERANCE = 1e-2
 MAX_WARPS = 16
 MAX_TILE = 8192
 
+SMALL = 1 << 18
+"""A kernel that touches fewer bytes is bound by its launch, however it is cut."""
+
 
 def loop_parts(schedule: Schedule, options: InductorOptions) -> Iterator[Part]:
     """The kernels on GPUs whose tiling nobody has measured yet, with their ways."""
@@ -41,19 +44,24 @@ def loop_parts(schedule: Schedule, options: InductorOptions) -> Iterator[Part]:
         sizes = "x".join(str(axis.size) for axis in (*kernel.outer, *kernel.inner))
         key = format_kernel(kernel)
         part = part_of(schedule, (number,), f"{kernel.label}({sizes})", key, TOLERANCE, ways)
-        if part is not None:
+        if part is not None and _bytes(part) >= SMALL:
             yield part
+
+
+def _bytes(part: Part) -> int:
+    """The memory that a part reads and writes."""
+    specs = [part.lowered.buffers[name].spec for name in (*part.inputs, *part.outputs)]
+    return sum(int(spec.numel) * spec.dtype.itemsize for spec in specs)
 
 
 def variations(tiling: Tiling) -> list[Tiling]:
     """Tilings of the same form with more or fewer points and warps."""
     found: dict[Tiling, None] = {}
-    for xblock in (tiling.xblock // 2, tiling.xblock, tiling.xblock * 2, tiling.xblock * 4):
-        for warps in (tiling.warps // 2, tiling.warps, tiling.warps * 2):
-            points = xblock * max(1, tiling.rblock)
-            if 0 < warps <= MAX_WARPS and warps * 32 <= points <= MAX_TILE:
-                found[replace(tiling, xblock=xblock, warps=warps)] = None
-    found.pop(tiling, None)
+    for points, warps in ((2, 1), (2, 2), (0.5, 1), (0.5, 0.5), (4, 2), (1, 2)):
+        near = replace(tiling, xblock=int(tiling.xblock * points), warps=int(tiling.warps * warps))
+        size = near.xblock * max(1, near.rblock)
+        if 0 < near.warps <= MAX_WARPS and near.warps * 32 <= size <= MAX_TILE:
+            found[near] = None
     return list(found)
 
 
