@@ -5,6 +5,7 @@
 | which memory does each launch and each library call touch? | `memory.py` |
 | can this Program be recorded at all? | `eligibility.py` |
 | is it worth it now, and what has to be copied? | `policy.py`, which asks `device.py` |
+| whose memory do recordings allocate? | `pool.py` |
 | record one call | `record.py` |
 | replay it | `csrc/recording.c`, found by `csrc/launcher.c` |
 """
