@@ -45,6 +45,11 @@ def shifted(x, w, b):
     return F.log_softmax(y, -1).sum(0) @ w
 
 
+def sequences(x, w, b):
+    y = F.linear(x.view(2, -1, x.shape[1]), w)
+    return F.cross_entropy(y.view(-1, len(w)), torch.arange(len(x)) % len(w)), y
+
+
 def flattened(x, w, b):
     y = (x @ w.t()).tanh()
     return y.reshape(-1)[:5] + (y @ w).sum(), torch.as_strided(y, (2, 2), (3, 1), 1)
@@ -67,8 +72,8 @@ def odd_inputs(x, w, b):
 
 
 PROGRAMS = [
-    vocabulary_loss, logits_too, with_bias, batched, shifted, flattened, returned_with_a_view,
-    written, odd_inputs,
+    vocabulary_loss, logits_too, sequences, with_bias, batched, shifted, flattened,
+    returned_with_a_view, written, odd_inputs,
 ]  # fmt: skip
 
 

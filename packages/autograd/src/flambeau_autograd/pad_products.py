@@ -168,6 +168,8 @@ class _Padding:
         self.nodes: list[Node] = []
         self.builder = Builder(self.nodes, (value.name for value in self.users))
         self.padded: dict[tuple[Value, Shape], Value] = {}
+        self.leaving: dict[Value, Spec] = {}
+        """Results, or views of them, that leave the graph, and their strides in eager."""
 
     def run(self) -> None:
         graph = self.graph
@@ -183,6 +185,9 @@ class _Padding:
                 self.pad(product)
             else:
                 self.nodes.append(node)
+            for value in node.outputs:
+                if value in self.leaving:
+                    self.restore(value, self.leaving[value])
         graph.nodes = self.nodes
 
     def cost(self, product: _Product, shares: dict[Any, int]) -> float:
@@ -198,7 +203,7 @@ class _Padding:
             whole = (*out.spec.shape[:-2], *product.sizes[:2])
             part = out.spec.replace(stride=contiguous_stride(whole))
             moves = part.stride != out.spec.stride
-            if moves and (out in self.exits or self.change(out, part) is None):
+            if moves and ((change := self.change(out, part)) is None or change[1]):
                 total += LAUNCH_BYTES + 2 * _bytes(out.spec)
         return total
 
@@ -234,19 +239,18 @@ class _Padding:
             total = b.add(b.cast(part, wide), bias)
             self.define(out, Node(prims.cast, (total, out.spec.dtype), {}, (), node.where))
             return
-        change = self.change(out, part.spec)
-        leaves = out in self.exits and part.spec.stride != out.spec.stride
-        if change is None and part.spec.stride != out.spec.stride:
-            self.define(out, Node(prims.clone, (part,), {}, (), node.where))
-            return
-        eagers = out.spec
+        if part.spec.stride != out.spec.stride:
+            change = self.change(out, part.spec)
+            if change is None:
+                self.define(out, Node(prims.clone, (part,), {}, (), node.where))
+                return
+            specs, leaving = change
+            self.leaving.update((value, value.spec) for value in leaving)
+            for value, spec in specs.items():
+                value.spec = spec
         last = self.nodes.pop()  # the slice, under the old Value
-        for value, spec in (change or {}).items():
-            value.spec = spec
         self.define(out, Node(last.op, last.args, {}, (), node.where))
         self.padded[out, whole.spec.shape] = whole
-        if leaves:
-            self.restore(out, eagers)
 
     def define(self, out: Value, node: Node) -> None:
         node.outputs = (out,)
@@ -283,23 +287,26 @@ class _Padding:
     def restore(self, out: Value, spec: Spec) -> None:
         """Let a copy in eager's strides, in `spec`, leave the graph."""
         graph = self.graph
-        copy = Value(self.builder.fresh_name(), spec)
+        assert out.producer is not None
+        self.builder.line = out.producer.where
+        copy = Value(self.builder.fresh_name(), spec.replace(stride=spec.stride, offset=0))
         self.define(copy, Node(prims.clone, (out,), {}, (), self.builder.line))
         graph.outputs = [copy if item is out else item for item in graph.outputs]
         graph.writes = [(target, copy if item is out else item) for target, item in graph.writes]
 
     # The readers of a result
 
-    def change(self, root: Value, new: Spec) -> dict[Value, Spec] | None:
-        """The Specs of a result and its views if its rows lie further apart; None if a reader does
-        not take them, or a view leaves the graph.
+    def change(self, root: Value, new: Spec) -> tuple[dict[Value, Spec], list[Value]] | None:
+        """The Specs of a result and its views if its rows lie further apart, and which of them
+        leave the graph; None if a reader does not take them.
         """
         specs = {root: new}
+        leaving = []
         pending = [root]
         while pending:
             value = pending.pop()
-            if value in self.exits and value is not root:
-                return None
+            if value in self.exits:
+                leaving.append(value)
             for user in self.users[value]:
                 op = user.op
                 if isinstance(op, Prim) and op.kind is Kind.VIEW:
@@ -314,7 +321,8 @@ class _Padding:
                     isinstance(op, Prim) and op.kind in _READERS and op is not prims.to_device
                 ):
                     return None
-        return specs
+        # Tensors that share memory outside would do so no more.
+        return (specs, leaving) if len(leaving) <= 1 else None
 
 
 def _is_computed(value: Value) -> bool:
