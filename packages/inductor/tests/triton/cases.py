@@ -111,9 +111,9 @@ class Case:
     """Tile sizes, where the kernel's own choice would not show the form that is tested."""
 
 
-def all_cases() -> Iterator[Case]:
+def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     """Every scalar operator on every dtype it takes; reductions in each form; masks, gathers,
-    symbolic sizes.
+    symbolic sizes. The interpreter cannot loop over rows of symbolic length.
     """
     torch.manual_seed(0)
     yield from scalar_cases()
@@ -124,6 +124,8 @@ def all_cases() -> Iterator[Case]:
     yield softmax(8, 32)  # tiles that fit exactly
     yield from reduction_cases(4, 64, Tiling(2, 16))
     yield from reduction_cases(3, 0)
+    if symbolic_rows:
+        yield moments(5, 50)
     yield softmax(6, 37)
     yield softmax(3, 5000)
     yield softmax(3, 40001)  # reads its rows forward and backward
@@ -334,6 +336,22 @@ def softmax(rows: int, row: int) -> Case:
     return Case(
         f"softmax-{rows}x{row}", kernel, [torch.randn(rows * row), torch.zeros(rows * row)], (rows,)
     )
+
+
+def moments(rows: int, row: int) -> Case:
+    """Sums of exponentials and squared deviations of rows of a symbolic length."""
+    i, r, k = symbol("i0"), symbol("r0"), symbol("k0")
+    body = (
+        Load("v0", F32, "b0", k * i + r),
+        Reduce("v1", F32, "sum_exp", "v0"),
+        Reduce("v2", F32, "squared_deviations", "v0"),
+        Store("b1", i, "v1"),
+        Store("b2", i, "v2"),
+    )
+    params = (Param("b0", F32, "read"), *(Param(f"b{n}", F32, "write") for n in (1, 2)))
+    kernel = LoopKernel("cuda", params, (k,), (Axis(i, rows),), (Axis(r, k),), body)
+    buffers = [torch.randn(rows * row) + 9, *(torch.zeros(rows) for _ in range(2))]
+    return Case(f"moments-{rows}x{row}", kernel, buffers, (row,), 1e-5, Tiling(2, 16))
 
 
 def column_sum(rows: int, columns: int) -> Case:

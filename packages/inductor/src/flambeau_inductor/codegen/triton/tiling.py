@@ -165,6 +165,7 @@ def _columns(kernel: LoopKernel, row: int | None, hints: _Hints) -> Tiling:
     last = kernel.outer[-1]
     apart = (
         len(kernel.outer) > 1
+        and all(isinstance(axis.size, int) for axis in kernel.outer[:-1])
         and _extent((last,), hints) >= xblock
         and _extent(kernel.outer[:-1], hints) <= GRID_LIMIT // 2
     )
