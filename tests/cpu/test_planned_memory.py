@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import flambeau
+from examples.models import ResNet18, bert
 from flambeau import backends
 from flambeau_runtime.peak_memory import live_bytes, planned_peak
 from tests.programs import updates
@@ -56,3 +57,45 @@ def test_a_backward_frees_what_it_has_read(programs: list[Program]) -> None:
     assert saved > 16 * activation
     assert planned_peak(backward) <= saved + 2 * activation
     assert live_bytes(backward)[-1] < saved / 4
+
+
+def resnet() -> tuple[torch.nn.Module, torch.Tensor]:
+    """A narrow ResNet-18 and some images."""
+    return ResNet18(width=8), torch.randn(8, 3, 64, 64)
+
+
+def small_bert() -> tuple[torch.nn.Module, torch.Tensor]:
+    """A BERT of two layers and some token ids."""
+    return bert(layers=2, hidden=64, heads=4, vocabulary=1000), torch.randint(0, 1000, (4, 32))
+
+
+LIMITS = {
+    (resnet, "inference"): 690_000, (resnet, "training"): 1_880_000,
+    (small_bert, "inference"): 207_000, (small_bert, "training"): 1_570_000,
+}  # fmt: skip
+"""The most bytes that each model may hold besides its arguments. Lower them when they sink."""
+
+
+@pytest.mark.parametrize(("make", "how"), LIMITS)
+def test_peaks_of_models_do_not_grow(make: Any, how: str, programs: list[Program]) -> None:
+    model, x = make()
+    compiled = flambeau.compile(model.train(how == "training"), fullgraph=True)
+    with torch.set_grad_enabled(how == "training"):
+        compiled(x)
+    held = [planned_peak(program) - live_bytes(program)[0] for program in programs]
+    assert held[0] <= LIMITS[make, how]
+
+
+def test_explain_tells_of_memory() -> None:
+    def program(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        x.index_fill_(0, rows, 2.0)
+        return x.sum()
+
+    compiled = flambeau.compile(program)
+    compiled(torch.randn(256, 4), torch.tensor([1, 2]))
+    (graph,) = flambeau.explain(compiled).graphs
+    assert graph.memory == (
+        "inference: holds 8,212 bytes at its peak, 4,112 of them its arguments",
+    )
+    (extern,) = graph.externs
+    assert extern.operator.startswith("aten.index_fill_") and "scatters" in extern.reason

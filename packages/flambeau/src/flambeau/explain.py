@@ -29,6 +29,7 @@ from flambeau_capture.guards.kinds import guard_text
 from flambeau_prims.decompositions.extern import reason_for
 from flambeau_prims.primitives import DTYPES
 from flambeau_runtime.externs import refs_of
+from flambeau_runtime.peak_memory import live_bytes
 from flambeau_runtime.program import Extern
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class GraphExplanation:
     externs: calls of ATen in its Programs, and why no kernel computes them.
     partitions: what each forward saves for its backward, and what the backward recomputes.
     launches: how each of its Programs is launched on a GPU: as one CUDA graph, or why not.
+    memory: what each of its Programs holds at its peak, if that depends on no size of the call.
     assumes: what it checks of data, where the program would otherwise go another way.
     specialises: sizes that are guarded to be what they were on the compiled call, each with the
         operator that takes no symbolic ones.
@@ -99,6 +101,7 @@ class GraphExplanation:
     externs: tuple[ExternExplanation, ...] = ()
     partitions: tuple[str, ...] = ()
     launches: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
     specialises: tuple[str, ...] = ()
 
@@ -257,9 +260,17 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         externs=_externs(graph),
         partitions=tuple(graph.partitions),
         launches=tuple(filter(None, (launch() for launch in graph.launches))),
+        memory=tuple(_memory(program) for program in graph.programs if not program.symbols),
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
         assumes=() if entry is None else tuple(map(str, entry.assumptions)),
         specialises=() if entry is None else entry.specialised,
+    )
+
+
+def _memory(program: Program) -> str:
+    held = live_bytes(program)
+    return (
+        f"{program.name}: holds {max(held):,} bytes at its peak, {held[0]:,} of them its arguments"
     )
 
 
@@ -317,7 +328,7 @@ def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
     if graph.externs:
         lines += ["  calls of ATen:", *(f"    {extern}" for extern in graph.externs)]
     lines += [f"  backward: {partition}" for partition in graph.partitions]
-    lines += [f"  {launch}" for launch in graph.launches]
+    lines += [f"  {line}" for line in (*graph.launches, *graph.memory)]
     if graph.assumes:
         lines += ["  assumes of data:", *(f"    {assumption}" for assumption in graph.assumes)]
     if graph.specialises:

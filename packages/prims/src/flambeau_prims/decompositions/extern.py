@@ -144,4 +144,5 @@ def reason_for(op: OpOverload) -> str | None:
         "linalg_vector_norm",
     ):
         return "linear algebra and Fourier transforms: a library's kernels"
-    return _REASON_OF.get(name)
+    functional = name.removesuffix("_")  # updates are called in place, on a copy if need be
+    return _REASON_OF.get(name) or _REASON_OF.get(functional)
