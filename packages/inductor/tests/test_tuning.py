@@ -371,3 +371,19 @@ def test_what_is_no_product_of_matrices() -> None:
         (result,), _ = on.run([on.builder.tanh(on.call(aten.mm.default, *on.graph.inputs))], tuner)
         torch.testing.assert_close(result, (on.tensors[0] @ on.tensors[1]).tanh())
         assert not tuner.contests
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_padding_is_not_computed(alone: bool) -> None:
+    """If others read the padded product, the reader stays a kernel of its own."""
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(40, 64), torch.randn(64, 48), torch.randn(37, 41))
+    x, w, r = on.graph.inputs
+    b = on.builder
+    product = on.call(aten.mm.default, x, w)
+    part = b.slice(b.slice(product, 0, 0, 37, 1), 1, 0, 41, 1)
+    z = b.add(b.tanh(part), r)
+    results, program = on.run([z] if alone else [z, product], StandIn())
+    x, w, r = on.tensors
+    torch.testing.assert_close(results[0], (x @ w)[:37, :41].tanh() + r, rtol=1e-4, atol=1e-4)
+    assert len(kinds(program)) == (1 if alone else 2)

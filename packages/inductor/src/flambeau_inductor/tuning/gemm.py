@@ -32,6 +32,7 @@ from flambeau_inductor.scheduler.fusion import merged
 from flambeau_inductor.scheduler.groups import group_of
 from flambeau_inductor.tuning.order import GroupOrder
 from flambeau_inductor.tuning.prologue import with_prologue
+from flambeau_inductor.tuning.unread_results import cut_to_reads
 from flambeau_inductor.tuning.ways import Part, Way, part_of
 
 if TYPE_CHECKING:
@@ -165,11 +166,14 @@ class _GemmWays:
                 continue
             if not self.order.may_join(self.number, number):
                 continue
-            union = merged(self.lowered, self.nest, group, self.options)
+            internal = self.internal((*before, self.number, number))
+            nest = self.nest
+            if self.result in internal:
+                nest = cut_to_reads(self.nest, group, self.result) or nest
+            union = merged(self.lowered, nest, group, self.options)
             if isinstance(union, str):
                 continue
-            kernel = _kernel(union, self.internal((*before, self.number, number)), self.schedule,
-                             self.options)  # fmt: skip
+            kernel = _kernel(union, internal, self.schedule, self.options)
             if contraction_of(kernel) is not None:
                 return number, union
         return None, self.nest
