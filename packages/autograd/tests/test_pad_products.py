@@ -8,6 +8,7 @@ from recording import GraphLog, clones, compile_program
 from torch.nn import functional as F
 
 from flambeau_autograd import pad_products
+from flambeau_prims.check import check_graph
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
@@ -169,7 +170,7 @@ def test_products_that_gain(monkeypatch, shapes, worth):
     assert (len(pad_products.pad_products(graph).nodes) > 1) == worth
 
 
-def test_symbolic_sizes_stay():
+def test_sizes_beside_symbolic_ones_are_padded():
     env = SizeEnv()
     rows = env.symbol(8192, "rows")
     graph = Graph([Value("a", half(rows, 768)), Value("b", half(768, 50257))], env=env)
@@ -177,4 +178,15 @@ def test_symbolic_sizes_stay():
     out.producer = Node(aten.mm.default, tuple(graph.inputs), {}, (out,))
     graph.nodes.append(out.producer)
     graph.outputs = [out]
-    assert pad_products.pad_products(graph).nodes == [out.producer]
+    guards = list(env.guards)
+    pad_products.pad_products(graph)
+    check_graph(graph)
+    (product,) = [node for node in graph.nodes if node.op is aten.mm.default]
+    assert product.outputs[0].spec.shape == (rows, 50304)
+    assert env.guards == guards
+    other = Graph([Value("a", half(768, rows)), Value("b", half(rows, 768))], env=env)
+    out = Value("y", half(768, 768))
+    out.producer = Node(aten.mm.default, tuple(other.inputs), {}, (out,))
+    other.nodes.append(out.producer)
+    other.outputs = [out]
+    assert pad_products.pad_products(other).nodes == [out.producer]

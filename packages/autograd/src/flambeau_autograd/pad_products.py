@@ -18,14 +18,14 @@ apart; where it leaves the graph, a copy in eager's strides does.
 
 Works on graphs of primitives, forward and backward in one, before the partition: what is saved
 keeps its padding. Relies on primitives writing any strides, and on the Specs of views following
-their operands'. Symbolic sizes stay as they are.
+their operands'. Symbolic sizes stay as they are; those beside them are padded.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -34,8 +34,11 @@ from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.view import view_stride
-from flambeau_prims.sizes import as_int
+from flambeau_prims.sizes import hint_of
 from flambeau_prims.spec import Spec, contiguous_stride
+
+if TYPE_CHECKING:
+    from flambeau_prims.spec import Size
 
 aten = torch.ops.aten
 Shape: TypeAlias = tuple[Any, ...]
@@ -82,7 +85,7 @@ class _Product:
     node: Node
     left: Value
     right: Value
-    sizes: tuple[int, int, int]
+    sizes: tuple[Size, Size, Size]
     gain: float
 
     @property
@@ -107,26 +110,33 @@ def _product(node: Node) -> _Product | None:
     (out,) = node.outputs
     assert out is not None
     left, right = (node.args[place] for place in places)
-    if not _gains(out.spec) or any(v.spec.env is not None for v in (left, right, out)):
+    if not _gains(out.spec):
         return None
     if node.op is aten.addmm.default and node.args[0].spec.shape != out.spec.shape[1:]:
         return None
-    rows, depth, columns = map(as_int, (*left.spec.shape[-2:], right.spec.shape[-1]))
+    rows, depth = left.spec.shape[-2:]
+    columns = right.spec.shape[-1]
     inner = {"columns": columns}
     if left.spec.stride[-1] == 1 or right.spec.stride[-2] == 1:
         inner["depth"] = depth
     if left.spec.stride[-2] == 1 and left.spec.stride[-1] != 1:
         inner["rows"] = rows
-    powers = [size & -size for size in inner.values() if size % MULTIPLE]
-    if not powers or 0 in (rows, columns, depth):
+    known = {name: size for name, size in inner.items() if isinstance(size, int) and size}
+    powers = [size & -size for size in known.values() if size % MULTIPLE]
+    if not powers:
         return None
-    wanted = {name: _rounded(size) for name, size in inner.items()}
-    sizes = wanted.get("rows", rows), wanted["columns"], wanted.get("depth", depth)
-    batch = int(prod(out.spec.shape[:-2]))
+    wanted = {"rows": rows, "columns": columns, "depth": depth}
+    wanted.update({name: _rounded(size) for name, size in known.items()})
     traffic = sum(_bytes(value.spec) for value in (left, right, out))
-    before = SLOWDOWN[min(powers)] * 2 * batch * rows * columns * depth / FLOPS_PER_BYTE
-    after = max(2 * batch * prod(sizes) / FLOPS_PER_BYTE, traffic)
-    return _Product(node, left, right, sizes, max(before, traffic) - after)
+    before = SLOWDOWN[min(powers)] * _operations(out.spec, depth) / FLOPS_PER_BYTE
+    padded = out.spec.replace(shape=(*out.spec.shape[:-2], wanted["rows"], wanted["columns"]))
+    after = max(_operations(padded, wanted["depth"]) / FLOPS_PER_BYTE, traffic)
+    gain = max(before, traffic) - after
+    return _Product(node, left, right, (wanted["rows"], wanted["columns"], wanted["depth"]), gain)
+
+
+def _operations(out: Spec, depth: Size) -> int:
+    return 2 * prod(map(hint_of, out.shape)) * hint_of(depth)
 
 
 def _gains(spec: Spec) -> bool:
@@ -142,7 +152,7 @@ def _rounded(size: int) -> int:
 
 
 def _bytes(spec: Spec) -> int:
-    return int(prod(spec.shape)) * spec.dtype.itemsize
+    return prod(map(hint_of, spec.shape)) * spec.dtype.itemsize
 
 
 def _base(value: Value) -> tuple[Value, Shape]:
@@ -271,7 +281,8 @@ class _Padding:
     def fill(self, base: Value, shape: Shape) -> Value:
         """A matrix with zeros around it."""
         b = self.builder
-        highs = tuple(size - have for size, have in zip(shape, base.spec.shape, strict=True))
+        sizes = zip(shape, base.spec.shape, strict=True)
+        highs = tuple(0 if size == have else size - have for size, have in sizes)
         dims = [dim for dim, high in enumerate(highs) if high]
         if _is_computed(base) and len(dims) == 1:
             # Parts are written by separate kernels: the matrix as if nothing were padded.
