@@ -129,6 +129,15 @@ def test_chunks_are_three_kernels(tester):
         assert len(program.kernels) == (3 if size == 64 else 4)
 
 
+@pytest.mark.parametrize(("size", "parts"), [(600_000, 16), (600_001, 16), (700_000, 16)])
+def test_long_rows_on_a_cpu_are_scanned_in_chunks(tester, size, parts):
+    """Chunks that divide the row, where there are such: then what follows joins the last kernel."""
+    program = tester.compile(
+        tester.graph(lambda b, x: b.neg(b.cumsum(x, 0, False)), [torch.empty(size)])
+    )[0]
+    assert len(program.kernels) == (4 if size % parts else 3)
+
+
 def kernel(*middle) -> LoopKernel:
     i, r = symbol("i0"), symbol("r0")
     body = (Load("v0", torch.float32, "b0", 7 * i + r), *middle, Store("b1", 7 * i + r, "v1"))

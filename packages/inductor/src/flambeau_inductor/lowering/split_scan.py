@@ -18,7 +18,7 @@ import sympy
 import torch
 
 from flambeau_inductor.lowering.scan import SCANS, follow
-from flambeau_inductor.split_reduction import enough_programs, identity
+from flambeau_inductor.split_reduction import enough_programs, even_parts, identity
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import Kind
 from flambeau_prims.sizes import ceil_div, hint_of
@@ -82,7 +82,7 @@ def choose_chunk(node: Node, options: InductorOptions) -> int:
     if spec.device.type != "cuda":
         if length < CPU_LONG_ROW or rows >= CPU_CHUNKS or options.threads == 1:
             return 0
-        return -(-length // CPU_CHUNKS)
+        return _even_chunk(spec.shape[dim], -(-length // CPU_CHUNKS))
     step = hint_of(spec.stride[dim])
     column = any(d != dim and 0 < hint_of(s) < step for d, s in enumerate(spec.stride))
     programs = -(-rows // COLUMNS_PER_PROGRAM) if column else rows
@@ -93,7 +93,16 @@ def choose_chunk(node: Node, options: InductorOptions) -> int:
     chunk = shortest
     while chunk * MOST_CHUNKS < length * programs:
         chunk *= 2
-    return chunk if chunk < length else 0
+    return _even_chunk(spec.shape[dim], chunk) if chunk < length else 0
+
+
+def _even_chunk(size: Size, chunk: int) -> int:
+    """A chunk of about this length that divides the dim, if there is one: then neighbours fuse."""
+    if not isinstance(size, int):
+        return chunk
+    parts = -(-size // chunk)
+    even = even_parts(size, parts)
+    return size // even if 2 * even > parts else chunk
 
 
 @dataclass(frozen=True)
