@@ -104,6 +104,27 @@ def test_views_are_taken_again_rather_than_saved():
     assert [value.spec.shape for value in saved] == [(8, 8)]
 
 
+def test_pooling_keeps_a_byte_a_window():
+    """Its backward compares numbers of taps: no windows are read again, and no indices kept."""
+
+    def program(x):
+        return (torch.nn.functional.max_pool2d(x * 2, 3, 2, 1),)
+
+    image = torch.randn(2, 3, 9, 9).contiguous(memory_format=torch.channels_last)
+    part = part_of_program(program, [image.requires_grad_()])
+    saved = [part.forward.outputs[at] for kind, at in part.saved if kind == "output"]
+    assert [(value.spec.dtype, value.spec.shape) for value in saved] == [(torch.int8, (2, 3, 5, 5))]
+
+
+def test_halves_are_recomputed_together():
+    def program(x):
+        a, b = x.exp().chunk(2, -1)
+        return (torch.sigmoid(a) * b,)
+
+    part = part_of_program(program, [torch.randn(8, 8, requires_grad=True)])
+    assert not [at for kind, at in part.saved if kind == "output"]
+
+
 def test_repeated_calls_stand_right_before_their_use():
     def program(x, w):
         for _ in range(4):

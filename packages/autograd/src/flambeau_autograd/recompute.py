@@ -10,6 +10,7 @@ their operand, and, because recomputing would cost more time than reading:
 - what a HEAVY call of the backward reads: it is in memory there anyhow;
 - what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory
   there anyhow;
+- what joins overlapping slices of one Value: pooling reads a window for each element;
 - the end of a chain of more than `options.recompute_chain` fusible calls.
 
 In a region that the program checkpointed it is the other way round: its inside has infinite
@@ -99,6 +100,8 @@ class _Network:
         self._users = graph.users()
         self._order = {node: position for position, node in enumerate(graph.nodes)}
         self._depth: dict[Value, int] = {}
+        self._slices: dict[Value, frozenset[Value]] = {}
+        """The slices that a recomputed Value reads of others."""
         for value in self._inputs:
             self._flow.edge(0, 2 * self._number[value], INFINITE)
             self._flow.edge(2 * self._number[value], 2 * self._number[value] + 1, self._cost(value))
@@ -131,12 +134,20 @@ class _Network:
             self._flow.edge(begin, end, self._cost(out))
             # What a region gives to others is kept as eager keeps it, or regions would be computed
             # again one from another.
-            if node.region or self._banned(node, out, depth):
+            slices = self._slices_read(node, out)
+            if node.region or self._banned(node, out, depth) or _is_window(slices):
                 self._flow.edge(0, begin, INFINITE)
                 continue
             self._depth[out] = depth
+            self._slices[out] = slices
             for value in dict.fromkeys(node.operands()):
                 self._flow.edge(2 * self._number[value] + 1, begin, INFINITE)
+
+    def _slices_read(self, node: Node, out: Value) -> frozenset[Value]:
+        """The slices that `out` is computed from."""
+        if node.op is prims.slice:
+            return frozenset((out,))
+        return frozenset().union(*(self._slices.get(x, frozenset()) for x in node.operands()))
 
     def _cost(self, value: Value) -> int:
         if value in self._inputs:
@@ -201,3 +212,29 @@ class _Network:
                 for user in self._users[out]
             )
         return kind is Work.HEAVY and self._in_backward(node)
+
+
+def _is_window(slices: frozenset[Value]) -> bool:
+    """Whether two of the slices are of one Value and overlap: halves of a gated unit do not."""
+    by_memory: dict[Value, list[dict[int, tuple[int, int]]]] = {}
+    for part in slices:
+        by_memory.setdefault(memory_of(part), []).append(_ranges(part))
+    return any(
+        _overlap(a, b)
+        for parts in by_memory.values()
+        for number, a in enumerate(parts)
+        for b in parts[:number]
+    )
+
+
+def _ranges(part: Value) -> dict[int, tuple[int, int]]:
+    """By dim, from where to where the slices reach that make a Value of another."""
+    result: dict[int, tuple[int, int]] = {}
+    while part.producer is not None and part.producer.op is prims.slice:
+        part, dim, start, stop, _ = part.producer.args
+        result.setdefault(dim, (hint_of(start), hint_of(stop)))
+    return result
+
+
+def _overlap(a: dict[int, tuple[int, int]], b: dict[int, tuple[int, int]]) -> bool:
+    return all(a[d][0] < b[d][1] and b[d][0] < a[d][1] for d in a.keys() & b.keys())

@@ -57,6 +57,8 @@ class Builder:
         self.line = ""
         self._names = set(names)
         self._count = 0
+        self.facts: dict[Value, Any] = {}
+        """What the decomposition of a Value knows of it, for those of its readers."""
         self._inferred: dict[tuple[Any, ...], Spec] = {}
 
     if TYPE_CHECKING:

@@ -11,6 +11,12 @@ import pytest
 import torch
 from one_op import Make, check, decomposed, flat, is_decomposed
 
+from flambeau_prims.decompose import decompose
+from flambeau_prims.decompositions import max_pool as pooling
+from flambeau_prims.evaluate import run_graph
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.spec import spec_of
+
 aten = torch.ops.aten
 max_pool = aten.max_pool2d_with_indices.default
 max_pool_backward = aten.max_pool2d_with_indices_backward.default
@@ -158,3 +164,33 @@ def test_adaptive() -> None:
         flat(aten.adaptive_max_pool2d(uneven, [2, 2])),
     )
     assert not is_decomposed(graph)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gradient_in_the_graph_of_its_forward(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compares the numbers of taps; ties and windows in the padding included."""
+    monkeypatch.setattr(pooling, "_gather_pays", lambda result, windows: True)
+    forward, backward = max_pool, max_pool_backward
+    for args in (
+        ([3, 3], [2, 2], [1, 1], [1, 1], False),
+        ([3, 2], [2, 1], [1, 0], [1, 1], True),
+        ([2, 3], [3, 5], [0, 1], [1, 1], False),
+        ([3, 3], [1, 2], [1, 1], [2, 2], False),
+    ):
+        x = torch.randint(-2, 3, (2, 3, 9, 11)).to(dtype)
+        for image in (x, x.contiguous(memory_format=torch.channels_last)):
+            values, indices = forward(image, *args)
+            grad = torch.empty_like(values).copy_(torch.randn(values.shape))
+            wanted = backward(grad, image, *args, indices)
+            inputs = [Value("x", spec_of(image)), Value("g", spec_of(grad))]
+            pool = Node(forward, (inputs[0], *args), {}, (), "")
+            pool.outputs = (Value("v", spec_of(values), pool), Value("i", spec_of(indices), pool))
+            part = Node(backward, (inputs[1], inputs[0], *args, pool.outputs[1]), {}, (), "")
+            part.outputs = (Value("d", spec_of(wanted), part),)
+            outputs = [*pool.outputs, *part.outputs]
+            graph = decompose(Graph(inputs, [pool, part], outputs))
+            ours = run_graph(graph, [image, grad])
+            assert torch.equal(ours[0], values) and torch.equal(ours[1], indices)
+            torch.testing.assert_close(ours[2], wanted)

@@ -103,33 +103,48 @@ def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, 
         scales.insert(0, scales[0] * window.size)
     dtype = index_dtype(*(window.size + 2 * window.pad for window in windows))
     best: Value | None = None
-    move: Value | None = None  # from where the window begins to its greatest element so far
-    for taps in product(*(range(window.kernel) for window in windows)):
+    tap: Value | None = None  # the number of the window's greatest element so far
+    for number, taps in enumerate(product(*(range(window.kernel) for window in windows))):
         element = at_taps(b, x, windows, taps, _least(x.spec.dtype))
-        distance = sum(
-            tap * window.dilation * scale
-            for tap, window, scale in zip(taps, windows, scales, strict=True)
-        )
         if best is None:
             best = (
                 b.tensor(_least(x.spec.dtype), b.result, x.spec.dtype)
                 if element is None
                 else element
             )
-            move = _to_first_element(b, windows, scales, b.result.shape, dtype, x.spec.device)
+            tap = _first_tap(b, windows, b.result.shape, x.spec.device)
         elif element is not None:
-            assert move is not None
-            move = b.where(b.gt(element, best), distance, move)
+            assert tap is not None
+            tap = b.where(b.gt(element, best), number, tap)
             if x.spec.dtype.is_floating_point:
-                move = b.where(b.isnan(element), distance, move)
+                tap = b.where(b.isnan(element), number, tap)
             best = b.maximum(element, best)
-    assert best is not None and move is not None
-    place = move
-    for number, (window, scale) in enumerate(zip(windows, scales, strict=True)):
-        begin = begins(b, window, scale, dtype, x.spec.device)
-        dim = len(b.result.shape) - len(windows) + number
-        place = b.add(place, b.along(begin, (dim,), b.result.shape))
-    return best, b.cast(place, torch.int64)
+    assert best is not None and tap is not None
+    tap = b.cast(tap, torch.int8)  # a backward keeps this
+    place = _place(b, tap, windows, scales, dtype)
+    b.facts[place] = (tap, windows)
+    return best, place
+
+
+def _place(
+    b: Builder, tap: Value, windows: Sequence[Windows], scales: Sequence[Size], dtype: torch.dtype
+) -> Value:
+    """The row-major index in the image of a tap of each window."""
+    rest = b.cast(tap, dtype)
+    total: Value | None = None
+    lead = tap.spec.ndim - len(windows)
+    for number in reversed(range(len(windows))):
+        window, scale = windows[number], scales[number]
+        above = b.trunc_divide(rest, window.kernel) if number else None
+        own = rest if above is None else b.sub(rest, b.mul(above, window.kernel))
+        begin = begins(b, window, scale, dtype, tap.spec.device)
+        step = b.add(
+            b.mul(own, scale * window.dilation), b.along(begin, (lead + number,), tap.spec.shape)
+        )
+        total = step if total is None else b.add(total, step)
+        rest = rest if above is None else above
+    assert total is not None
+    return b.cast(total, torch.int64)
 
 
 def _least(dtype: torch.dtype) -> float:
@@ -137,23 +152,21 @@ def _least(dtype: torch.dtype) -> float:
     return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
-def _to_first_element(
-    b: Builder, windows: Sequence[Windows], scales: Sequence[Size], shape: tuple[Size, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Value:  # fmt: skip
-    """The offset of each window's first element from its begin: above 0 in the padding."""
-    total = b.full(shape, 0, dtype, device)
-    for number, (window, scale) in enumerate(zip(windows, scales, strict=True)):
-        if window.pad == 0:
-            continue
-        factor = scale if window.dilation == 1 else 1
-        missing = b.iota(window.count, window.pad * factor, -window.step * factor, dtype, device)
-        step = b.maximum(missing, 0)
-        if window.dilation > 1:
-            taps = b.floor_divide(b.add(step, window.dilation - 1), window.dilation)
-            step = b.mul(taps, window.dilation * scale)
-        total = b.add(total, b.along(step, (len(shape) - len(windows) + number,), shape))
+def _first_tap(
+    b: Builder, windows: Sequence[Windows], shape: tuple[Size, ...], device: torch.device
+) -> Value:
+    """The number of each window's first tap in the image: above 0 in the padding."""
+    total = b.full(shape, 0, torch.int32, device)
+    inner = 1
+    for number, window in reversed(list(enumerate(windows))):
+        if window.pad > 0:
+            missing = b.iota(window.count, window.pad, -window.step, torch.int32, device)
+            first = b.maximum(missing, 0)
+            if window.dilation > 1:
+                first = b.floor_divide(b.add(first, window.dilation - 1), window.dilation)
+            first = b.mul(first, inner)
+            total = b.add(total, b.along(first, (len(shape) - len(windows) + number,), shape))
+        inner *= window.kernel
     return total
 
 
@@ -207,6 +220,9 @@ def _gathered(b: Builder, grad: Value, indices: Value, windows: tuple[Windows, .
     """The gradient: in the order of the windows, as eager adds them up."""
     if windows is None or not _gather_pays(b.result, windows):
         return NotImplemented
+    known = b.facts.get(indices)
+    if known is not None and known[1] == windows and all(w.dilation == 1 for w in windows):
+        return _gathered_at_taps(b, b.widen(grad), known[0], windows)
     grad = b.widen(grad)
     shape = b.result.shape
     lead = len(shape) - len(windows)
@@ -230,3 +246,36 @@ def _gathered(b: Builder, grad: Value, indices: Value, windows: tuple[Windows, .
             part = b.where(b.eq(index, place), share, 0.0)
             total = part if total is None else b.add(total, part)
     return b.full(shape, 0.0, grad.spec.dtype, grad.spec.device) if total is None else total
+
+
+NO_TAP = -4096
+"""What is added for a dim along which a window does not reach a place."""
+
+
+def _gathered_at_taps(b: Builder, grad: Value, taps: Value, windows: tuple[Windows, ...]) -> Value:
+    """The gradient, where the number of the tap that was greatest in each window is known: a place
+    compares it with the number that it has in the window itself.
+    """
+    shape = b.result.shape
+    lead = len(shape) - len(windows)
+    device = grad.spec.device
+    total = None
+    for back in product(*(range(overlap(window) - 1, -1, -1) for window in windows)):
+        tap, share = (
+            at_places(b, y, windows, back, outside) for y, outside in ((taps, -1), (grad, 0.0))
+        )
+        if tap is None or share is None:
+            continue
+        own, inner = None, 1
+        for number, (window, skipped) in reversed(list(enumerate(zip(windows, back, strict=True)))):
+            place = b.iota(window.size, window.pad, 1, torch.int32, device)
+            offset = b.add(b.remainder(place, window.step), skipped * window.step)
+            reached = b.lt(offset, window.kernel)
+            offset = b.where(reached, b.mul(offset, inner), NO_TAP)
+            along = b.along(offset, (lead + number,), shape)
+            own = along if own is None else b.add(own, along)
+            inner *= window.kernel
+        assert own is not None
+        part = b.where(b.eq(b.cast(tap, torch.int32), own), share, 0.0)
+        total = part if total is None else b.add(total, part)
+    return b.full(shape, 0.0, grad.spec.dtype, device) if total is None else total
