@@ -193,4 +193,6 @@ def test_a_gradient_in_the_graph_of_its_forward(
             graph = decompose(Graph(inputs, [pool, part], outputs))
             ours = run_graph(graph, [image, grad])
             assert torch.equal(ours[0], values) and torch.equal(ours[1], indices)
-            torch.testing.assert_close(ours[2], wanted)
+            exact = backward(grad.double(), image.double(), *args, indices)
+            error = 1e-5 if dtype is torch.float32 else 2e-2
+            torch.testing.assert_close(ours[2].double(), exact, rtol=error, atol=error)
