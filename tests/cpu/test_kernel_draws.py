@@ -14,7 +14,7 @@ import torch
 import flambeau
 from flambeau_prims.decompositions import random
 from flambeau_prims.gpu_draws import GpuFacts
-from flambeau_prims.philox import random_words
+from flambeau_prims.philox import random_member, random_words
 from flambeau_runtime import random_state
 
 SEED = 2**64 - 5
@@ -162,6 +162,47 @@ def test_integers(generator: Generators) -> None:
     drawn = compiled(lambda: torch.randint(-3, 9, (50,)))()
     state = torch.tensor([SEED - 2**64, 40])
     assert torch.equal(drawn, random_words(state, (50,), 256, "strided", 0, CPU) % 12 - 3)
+
+
+def test_numbers_between_bounds(generator: Generators) -> None:
+    drawn = compiled(lambda: torch.empty(5000).uniform_(-2.3, 5.1))()
+    start, end = torch.tensor(-2.3), torch.tensor(5.1)
+    exact = uniform(40, (5000,)).double() * (end - start).double() + start.double()
+    assert torch.equal(drawn, exact.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounded_to_the_end_is_the_start(generator: Generators, dtype: torch.dtype) -> None:
+    both = compiled(lambda: (torch.empty(5000, dtype=dtype).uniform_(), torch.zeros(1)))
+    wide = compiled(lambda: torch.empty(5000, dtype=dtype).uniform_().float())
+    expected = uniform(40, (5000,)).to(dtype)
+    assert (expected == 1).any()
+    expected[expected == 1] = 0
+    assert torch.equal(both()[0], expected)
+    generator.offset = 40
+    assert torch.equal(wide(), expected.float())
+
+
+def test_normal_numbers(generator: Generators) -> None:
+    first, second = compiled(lambda: (torch.randn(6000), torch.empty(60, 100).normal_(1.5, 0.25)))()
+    for drawn, offset, mean, std in ((first, 40, 0.0, 1.0), (second, 48, 1.5, 0.25)):
+        state, shape = torch.tensor([SEED - 2**64, offset]), (6000,)
+        radius, angle = (
+            random_words(state, shape, 1024, "strided_pairs", word, CPU).double() * 2.0**-32
+            + 2.0**-33
+            for word in range(2)
+        )
+        is_first = random_member(shape, 1024, "strided_pairs", CPU) == 0
+        turn = 2 * torch.pi * angle
+        side = torch.where(is_first, turn.sin(), turn.cos())
+        expected = (-2 * radius.log()).sqrt() * side * std + mean
+        torch.testing.assert_close(drawn.flatten().double(), expected, rtol=1e-5, atol=1e-5)
+    assert generator.offset == 56
+
+
+def test_exponential_numbers(generator: Generators) -> None:
+    drawn = compiled(lambda: torch.empty(5000).exponential_(1.7))()
+    torch.testing.assert_close(drawn, -uniform(40, (5000,)).log() / 1.7)
 
 
 def test_a_given_generator_draws_itself(generator: Generators) -> None:

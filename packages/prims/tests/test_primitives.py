@@ -24,6 +24,7 @@ whole = torch.randint(1, 9, (3, 4))
 SAMPLES: dict[str, list[tuple[Any, ...]]] = {
     "where": [(mask, x, 1.0), (mask, 2, whole), (mask, x, x.t().contiguous().t())],
     "cast": [(x, torch.int64), (mask, torch.bfloat16)],
+    "fma": [(x, x, 1.0), (x.double(), 2.0, x.double())],
     "argmax": [(x, 1), (mask, 0)],
     "argmin": [(x, 0)],
     "sum_exp": [(x, (0, 1)), (x.double(), (1,)), (x, ())],

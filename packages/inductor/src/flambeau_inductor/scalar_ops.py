@@ -67,7 +67,8 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     **_ops(2, "same", 4, "div floor_divide trunc_divide fmod remainder"),
     **_ops(2, "same", 20, "pow atan2"),
     **_ops(2, "bool", 1, "eq ne lt le gt ge"),
-    **_ops(3, "same", 1, "where"),
+    **_ops(3, "same", 1, "where fma"),
+    **_ops(1, "same", 4, "fast_log fast_sin fast_cos"),
     **_ops(1, "same", 1, "cast"),  # the one operator whose result dtype is free
     # Of an int64; no primitive: how a launch passes floats.
     **_ops(1, "float64", 1, "float_of_bits"),

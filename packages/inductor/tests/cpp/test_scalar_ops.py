@@ -236,6 +236,8 @@ SCALAR_AT = {
         "cast_float64_bool",
         # No rounding instructions.
         *(f"{n}_{t}" for n in ("floor", "ceil", "round", "trunc") for t in ("float32", "float64")),
+        # No fused multiply-add.
+        *("fma_float32", "fma_float64"),
         # No shifts by an amount for each lane.
         *(f"shift_{way}_{short(dtype)}" for way in ("left", "right") for dtype in DTYPES),
         # No conversions of 64-bit integers.

@@ -36,6 +36,9 @@ NUMPY_NAMES = {
     "pow": "power",
     "atan2": "arctan2",
     "nearbyint": "rint",
+    "fast_logf": "log",
+    "fast_sinf": "sin",
+    "fast_cosf": "cos",
 }
 
 
@@ -78,6 +81,9 @@ def numpy_libdevice() -> types.ModuleType:
         "fmod",
         "nearbyint",
         "sqrt",
+        "fast_logf",
+        "fast_sinf",
+        "fast_cosf",
     ):
         setattr(module, name, elementwise(getattr(np, NUMPY_NAMES.get(name, name))))
     module.rsqrt = elementwise(lambda x: 1 / np.sqrt(x))  # type: ignore[attr-defined]

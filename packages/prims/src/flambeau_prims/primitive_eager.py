@@ -43,11 +43,38 @@ def _as_tensor(operand: Any, like: Tensor) -> Tensor:
     return torch.full((), operand, dtype=like.dtype, device=like.device)
 
 
+def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c: of float32 in float64, where products are exact; of float64 with the product and
+    the sum in two parts (Dekker, Knuth).
+    """
+    if a.dtype is torch.float32:
+        return (a.double() * b.double() + c.double()).float()
+    product = a * b
+    total = product + c
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    rest = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    moved = total - product
+    lost = (product - (total - moved)) + (c - moved)
+    exact = total + (rest + lost)
+    return torch.where(exact.isfinite() & (exact != total), exact, total)
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A float64 as a sum of two numbers of 26 bits."""
+    shifted = x * 134217729.0
+    high = shifted - (shifted - x)
+    return high, x - high
+
+
 _POINTWISE: dict[str, Callable[..., Tensor]] = {
     "floor_divide": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "trunc_divide": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "shift_left": torch.bitwise_left_shift,
     "shift_right": torch.bitwise_right_shift,
+    "fma": _fma,
+    "fast_log": torch.log,
+    "fast_sin": torch.sin,
+    "fast_cos": torch.cos,
 }
 
 

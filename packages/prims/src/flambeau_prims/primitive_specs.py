@@ -52,6 +52,7 @@ def _pointwise(
 
 arithmetic = _pointwise(WIDE_FLOATS | INTEGERS)
 float_math = _pointwise(WIDE_FLOATS)
+single = _pointwise(frozenset({torch.float32}))
 any_real = _pointwise(WIDE_FLOATS | INTEGERS | {torch.bool})
 integers = _pointwise(INTEGERS)
 bits = _pointwise(INTEGERS | {torch.bool})

@@ -192,6 +192,9 @@ atanh = _unary("atanh")
 erf = _unary("erf")
 erfc = _unary("erfc", "1 - erf(x), accurate for large x")
 lgamma = _unary("lgamma", "ln |gamma(x)|")
+fast_log = _unary("fast_log", "ln x; on a GPU as its approximate instruction has it", specs.single)
+fast_sin = _unary("fast_sin", "sin x; as fast_log", specs.single)
+fast_cos = _unary("fast_cos", "cos x; as fast_log", specs.single)
 floor = _unary("floor")
 ceil = _unary("ceil")
 round = _unary("round", "to the nearest integer, ties to even")
@@ -236,6 +239,9 @@ shift_right = _binary(
     "shift_right",
     "arithmetic a >> b; the sign fill when b is negative or not below the width",
     specs.integers,
+)
+fma = _pointwise(
+    "fma(a: operand, b: operand, c: operand)", "a * b + c, rounded once", specs.float_math
 )
 where = _pointwise("where(condition: tensor, a: operand, b: operand)", "a if condition else b")
 cast = _pointwise(

@@ -11,12 +11,13 @@ generator is serial), where a generator is given, and where the size decides whi
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_prims import sizes
-from flambeau_prims.builder import memory_of
+from flambeau_prims.builder import compute_dtype, memory_of
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.gpu_draws import (
     gpu_facts,
@@ -94,7 +95,7 @@ def _dims_in_memory(spec: Spec) -> tuple[int, ...] | None:
     return tuple(sorted(range(spec.ndim), key=lambda dim: -sizes.hint_of(spec.stride[dim])))
 
 
-def _fill(b: Builder, spec: Spec, *, wide: bool = False) -> _Draw | None:
+def _fill(b: Builder, spec: Spec, pattern: str) -> _Draw | None:
     """The draw of eager's kernel that fills a tensor; None if it is left to ATen."""
     facts = gpu_facts(spec.device)
     order = _dims_in_memory(spec)
@@ -103,7 +104,6 @@ def _fill(b: Builder, spec: Spec, *, wide: bool = False) -> _Draw | None:
         return None
     if sizes.gt(numel * spec.dtype.itemsize, _LARGEST_INDEX):
         return None  # eager cuts it, and draws for each part
-    pattern = "strided_wide" if wide else "strided"
     draw = _Draw(b, spec.device, pattern, grid_threads(facts, numel))
     draw.order = order
     draw.shape = tuple(spec.shape[dim] for dim in order)
@@ -134,31 +134,39 @@ def _uniform(b: Builder, low: Any, high: Any, generator: Any) -> Value:
     if generator is not None or dtype not in _FLOATS or not _are_numbers(low, high):
         return NotImplemented
     start, end = (torch.tensor(number, dtype=torch.float64).to(dtype) for number in (low, high))
-    if (start.item(), end.item()) != (0.0, 1.0):
-        return NotImplemented  # eager rounds once: a fused multiply-add
-    draw = _fill(b, spec, wide=dtype is torch.float64)
+    span = (end - start).item()
+    if not (low <= high and math.isfinite(span)):
+        return NotImplemented  # eager raises
+    draw = _fill(b, spec, "strided_wide" if dtype is torch.float64 else "strided")
     if draw is None:
         return NotImplemented
-    drawn = draw.uniform(torch.float64 if dtype is torch.float64 else torch.float32)
+    drawn = draw.uniform(compute_dtype(dtype))
+    if (start.item(), span) != (0.0, 1.0):
+        drawn = b.fma(drawn, span, start.item())
     # Eager compares what it has rounded to the result's dtype with the end, and takes the start.
-    least = _least_rounded_to(end.item(), dtype)
+    least, most = _rounded_to(end.item(), dtype)
+    if least == most:
+        is_end = b.eq(drawn, most)
+    else:
+        is_end = b.bitwise_and(b.ge(drawn, least), b.le(drawn, most))
     # The selection last: a later cast back must see what was rounded.
-    return draw.laid_out(b.where(b.ge(drawn, least), start.item(), b.cast(drawn, dtype)))
+    return draw.laid_out(b.where(is_end, start.item(), b.cast(drawn, dtype)))
 
 
-def _least_rounded_to(number: float, dtype: torch.dtype) -> float:
-    """The least float32 that rounds to this number of the dtype; the number itself if the dtype is
-    no smaller.
+def _rounded_to(number: float, dtype: torch.dtype) -> tuple[float, float]:
+    """The least and the greatest float32 that round to this number of the dtype; the number itself
+    if the dtype is no smaller.
     """
     if dtype.itemsize > 2:
-        return number
-    below = torch.nextafter(
-        torch.tensor(number, dtype=dtype), torch.tensor(-torch.inf, dtype=dtype)
-    )
-    middle = torch.tensor((below.double().item() + number) / 2, dtype=torch.float32)
-    if middle.to(dtype).item() != number:
-        middle = middle.nextafter(torch.tensor(torch.inf))
-    return middle.item()
+        return number, number
+    bounds = []
+    for side in (-torch.inf, torch.inf):
+        beyond = torch.tensor(number, dtype=dtype).nextafter(torch.tensor(side, dtype=dtype))
+        middle = torch.tensor((beyond.double().item() + number) / 2, dtype=torch.float32)
+        if middle.to(dtype).item() != number:
+            middle = middle.nextafter(torch.tensor(-side))
+        bounds.append(middle.item())
+    return bounds[0], bounds[1]
 
 
 def _are_numbers(*numbers: Any) -> bool:
@@ -175,7 +183,7 @@ def bernoulli(b: Builder, x: Value, p: Any = 0.5, *, generator: Any = None) -> V
     if generator is not None or not _are_numbers(p):
         return NotImplemented
     dtype = torch.float64 if spec.dtype is torch.float64 else torch.float32
-    draw = _fill(b, spec, wide=dtype is torch.float64)
+    draw = _fill(b, spec, "strided_wide" if dtype is torch.float64 else "strided")
     if draw is None:
         return NotImplemented
     return draw.laid_out(b.cast(b.lt(draw.uniform(dtype), _rounded(p, dtype)), spec.dtype))
@@ -277,7 +285,82 @@ def _integers(b: Builder, low: Any, high: Any, generator: Any) -> Value:
     limits = torch.iinfo(spec.dtype)
     if low < limits.min or high - 1 > limits.max:
         return NotImplemented  # eager raises
-    draw = _fill(b, spec)
+    draw = _fill(b, spec, "strided")
     if draw is None:
         return NotImplemented
     return draw.laid_out(b.cast(b.add(b.fmod(draw.words(0), high - low), low), spec.dtype))
+
+
+# 4. Normal and exponential numbers
+
+_TURN = 6.2831854820251465 * 2.0**-32
+"""2 pi in float32, over the range of a word."""
+
+
+@decomposition(aten.randn.default, aten.randn.generator)
+def randn(b: Builder, size: Any, *, generator: Any = None, **options: Any) -> Value:
+    """Normal numbers."""
+    return _normal(b, 0.0, 1.0, generator)
+
+
+@decomposition(aten.normal_functional.default)
+def normal(
+    b: Builder, x: Value, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None
+) -> Value:
+    """Normal numbers around a mean."""
+    return _normal(b, mean, std, generator)
+
+
+@decomposition(aten.normal.float_float)
+def normal_numbers(
+    b: Builder, mean: Any, std: Any, size: Any, *, generator: Any = None, **options: Any
+) -> Value:
+    """Normal numbers around a mean."""
+    return _normal(b, mean, std, generator)
+
+
+def _normal(b: Builder, mean: Any, std: Any, generator: Any) -> Value:
+    """By Box and Muller, "A note on the generation of random normal deviates", 1958."""
+    spec = b.result
+    if generator is not None or not _are_numbers(mean, std) or not std >= 0:
+        return NotImplemented
+    if spec.dtype not in _FLOATS or spec.dtype is torch.float64:
+        return NotImplemented
+    draw = _fill(b, spec, "strided_pairs")
+    if draw is None:
+        return NotImplemented
+    single = torch.float32
+    radius = b.add(b.mul(b.cast(draw.words(0), single), 2.0**-32), 2.0**-33)
+    radius = b.sqrt(b.mul(b.log(radius), -2.0))
+    angle = b.fma(b.cast(draw.words(1), single), _TURN, _TURN / 2)
+    member = b.random_member(draw.shape, draw.threads, draw.pattern, draw.device)
+    is_first = b.eq(member, 0)
+    drawn = b.mul(b.where(is_first, b.fast_sin(angle), b.fast_cos(angle)), radius)
+    drawn = b.fma(drawn, _rounded(std, single), _rounded(mean, single))
+    return draw.laid_out(_rounded_for_good(b, drawn, spec.dtype))
+
+
+@decomposition(aten.exponential.default)
+def exponential(b: Builder, x: Value, rate: Any = 1.0, *, generator: Any = None) -> Value:
+    """Exponential numbers."""
+    spec = b.result
+    if generator is not None or not _are_numbers(rate) or not rate > 0:
+        return NotImplemented
+    if spec.dtype not in _FLOATS or spec.dtype is torch.float64:
+        return NotImplemented
+    draw = _fill(b, spec, "strided")
+    if draw is None:
+        return NotImplemented
+    single = torch.float32
+    drawn = draw.uniform(single)
+    half = torch.finfo(single).eps / 2
+    logarithm = b.where(b.ge(drawn, 1.0 - half), -half, b.fast_log(drawn))
+    scale = (torch.tensor(-1.0) / torch.tensor(rate, dtype=torch.float64).to(single)).item()
+    return draw.laid_out(_rounded_for_good(b, b.mul(logarithm, scale), spec.dtype))
+
+
+def _rounded_for_good(b: Builder, x: Value, dtype: torch.dtype) -> Value:
+    """x in a dtype. A later cast back sees what was rounded: the last operator is no cast."""
+    if dtype is x.spec.dtype:
+        return x
+    return b.where(b.isnan(x), math.nan, b.cast(x, dtype))

@@ -250,5 +250,8 @@ install(CppPrinter, {
     "maximum": partial(_prelude, "maximum"),
     "minimum": partial(_prelude, "minimum"),
     "philox": partial(_prelude, "philox_of"),
+    "fma": lambda a, b, c, dtype: f"__builtin_fma{_suffix(dtype)}({a}, {b}, {c})",
+    **{f"fast_{name}": partial(_libm, name) for name in ("sin", "cos")},
+    "fast_log": partial(_prelude, "log_of"),
     "copysign": lambda a, b, dtype: f"__builtin_copysign{_suffix(dtype)}({a}, {b})",
 })  # fmt: skip

@@ -284,6 +284,8 @@ install(TritonOps, {
     "neg": lambda x, dtype: f"-{x}",
     "sign": _sign,
     "round": partial(_call, "libdevice.nearbyint"),
+    "fma": partial(_call, "tl.fma"),
+    **{f"fast_{name}": partial(_call, f"libdevice.fast_{name}f") for name in ("log", "sin", "cos")},
     "bitwise_not": lambda x, dtype: f"{x} == 0" if dtype is torch.bool else f"~{x}",
     "reciprocal": lambda x, dtype: _div(
         f"tl.full({x}.shape, 1.0, {TRITON_TYPES[dtype]})", x, dtype
