@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 SHORT_KEPT_ROW, LONGEST_KEPT_ROW = 4096, 32768
 """Longest rows that a program keeps in registers if it keeps many, and if it keeps one."""
 
+NARROW_COLUMNS, FEW_PROGRAMS = 16, 128
+"""Short columns are tiled as narrow as this where there would be fewer programs than that."""
+
 LONE_ROW = 512
 """From this length on, a tile of a persistent reduction is one row."""
 
@@ -162,7 +165,7 @@ def _reads_again(kernel: LoopKernel) -> bool:
 def _columns(kernel: LoopKernel, row: int | None, hints: _Hints) -> Tiling:
     """Tiles over neighbouring columns; `row`: the length of the reduced axes, if it is static."""
     xblock, rblock = COLUMN_TILE
-    last = kernel.outer[-1]
+    last, points = kernel.outer[-1], _extent(kernel.outer, hints)
     apart = (
         len(kernel.outer) > 1
         and all(isinstance(axis.size, int) for axis in kernel.outer[:-1])
@@ -171,6 +174,8 @@ def _columns(kernel: LoopKernel, row: int | None, hints: _Hints) -> Tiling:
     )
     if row is not None and row <= PERSISTENT_COLUMN:
         rblock = max(1, _power_of_two(row))
+        while xblock > NARROW_COLUMNS and points < xblock * FEW_PROGRAMS:
+            xblock //= 2
         warps = _warps(xblock * rblock)
         return Tiling(xblock, rblock, persistent=True, warps=warps, apart=apart)
     return Tiling(xblock, rblock, warps=_warps(xblock * rblock), apart=apart)
