@@ -26,7 +26,10 @@ PROGRAMS_PER_MULTIPROCESSOR = 2
 """A GPU is busy with so many; a reduction that is split gets twice as many."""
 
 PERSISTENT_LIMIT = 16384
-"""Longest row that a program keeps in registers: two of them."""
+"""Longest row that one program reduces whatever the number of rows."""
+
+KEPT_ROW = 8192
+"""Longest rows that a program keeps in registers if it keeps two."""
 
 PERSISTENT_COLUMN = 64
 """The same for rows whose elements lie apart in memory: many rows then share a tile."""
@@ -139,7 +142,7 @@ def reads_row_again(node: Node, dims: tuple[int, ...]) -> bool:
     spec = node.args[0].spec
     row = row_of(spec, dims)
     if spec.device.type == "cuda":
-        return row.reduced > (PERSISTENT_COLUMN if row.column else PERSISTENT_LIMIT)
+        return row.reduced > (PERSISTENT_COLUMN if row.column else KEPT_ROW)
     return row.reduced > CACHED_ROW
 
 

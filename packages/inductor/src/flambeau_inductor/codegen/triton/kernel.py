@@ -96,6 +96,7 @@ class KernelWriter:
         self.rows_fit = divides(tiling.xblock, self.outer_points)
         self.lanes_fit = bool(self.lane_axes) and divides(tiling.rblock, self.inner_points)
         self.reduced = 0
+        self.reductions: dict[tuple[str, str], str] = {}
         self.orders: dict[tuple[str, bool], str] = {}
         self.carried = False
 
@@ -212,6 +213,7 @@ class KernelWriter:
             "tl.int64" if self.wide else "tl.int32",
             self.helper,
             self.line,
+            self.reductions,
         )
 
     def start_of(self, scan: Scan) -> str:

@@ -35,7 +35,7 @@ class RowContext:
 
     `fits`: no lane is ever outside; `length`: the row's length as text; `index`: the type of
     positions; `helper` puts a helper function into the source and returns its name; `line` writes a
-    line of code.
+    line of code; `known`: results by kind and value.
     """
 
     fits: bool
@@ -43,6 +43,7 @@ class RowContext:
     index: str
     helper: Callable[[str], str]
     line: Callable[[str], None]
+    known: dict[tuple[str, str], str]
 
     def inside(self, new: str, old: str) -> str:
         """`new` in the lanes that lie inside the row, `old` outside."""
@@ -70,17 +71,28 @@ def identity(kind: str, dtype: torch.dtype) -> str:
 def reduce_row(row: RowContext, kind: str, value: str, dtype: torch.dtype, name: str) -> str:
     """A Reduce of a row that lies in one tile, as an expression."""
     full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
+    zero = identity("sum", dtype)
     if kind == "squared_deviations":
-        total = reduce_tile(row, "sum", row.inside(full, identity("sum", dtype)), dtype)
+        total = _reduced_once(row, "sum", value, dtype, f"{name}_total")
         row.line(f"{name}_far = {full} - {total} / {row.length}")
-        far = row.inside(f"{name}_far * {name}_far", identity("sum", dtype))
-        return reduce_tile(row, "sum", far, dtype)
-    masked = row.inside(full, identity(kind, dtype))
-    if kind in POSITIONS:
-        return reduce_positions(row, kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
+        return reduce_tile(row, "sum", row.inside(f"{name}_far * {name}_far", zero), dtype)
     if kind == "sum_exp":
-        return _sum_of_weighted(row, masked, row.inside("1.0", "0.0"), dtype, name)
-    return reduce_tile(row, kind, masked, dtype)
+        top = _reduced_once(row, "max", value, dtype, f"{name}_top")
+        row.line(f"{name}_weights = tl.exp({full} - {top})")
+        return reduce_tile(row, "sum", row.inside(f"{name}_weights", zero), dtype)
+    if kind in POSITIONS:
+        masked = row.inside(full, identity(kind, dtype))
+        return reduce_positions(row, kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
+    return _reduced_once(row, kind, value, dtype, name)
+
+
+def _reduced_once(row: RowContext, kind: str, value: str, dtype: torch.dtype, name: str) -> str:
+    """A reduction of a row in one tile, which other reductions of the row may need too."""
+    if (kind, value) not in row.known:
+        masked = row.inside(f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])", identity(kind, dtype))
+        row.line(f"{name} = {reduce_tile(row, kind, masked, dtype)}")
+        row.known[kind, value] = name
+    return row.known[kind, value]
 
 
 def reduce_tile(row: RowContext, kind: str, tile: str, dtype: torch.dtype) -> str:

@@ -25,7 +25,7 @@ from flambeau_inductor.ir import (
 )
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_inductor.scheduler.phases import split_phases
-from flambeau_inductor.split_reduction import PERSISTENT_COLUMN
+from flambeau_inductor.split_reduction import KEPT_ROW, PERSISTENT_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Axis, LoopKernel
 
 SHORT_KEPT_ROW, LONGEST_KEPT_ROW = 4096, 32768
-"""Longest rows that a program keeps in registers if it keeps many, and if it keeps one."""
+"""Longest rows that a program keeps in registers if it keeps many, and if it keeps one; two:
+`KEPT_ROW`.
+"""
 
 NARROW_COLUMNS, FEW_PROGRAMS = 16, 128
 """Short columns are tiled as narrow as this where there would be fewer programs than that."""
@@ -148,11 +150,15 @@ def _persistent(row: int, points: int) -> Tiling:
 
 def _longest_kept_row(kernel: LoopKernel) -> int:
     """The longest row that a program keeps in registers, by the number of rows that it keeps."""
-    inner = {axis.symbol for axis in kernel.inner}
-    loads = [s for s in kernel.body if isinstance(s, Load) and s.index.free_symbols & inner]
+    inner, outer = ({axis.symbol for axis in axes} for axes in (kernel.inner, kernel.outer))
+    loads = [
+        s
+        for s in kernel.body
+        if isinstance(s, Load) and s.index.free_symbols & inner and s.index.free_symbols & outer
+    ]
     if any(isinstance(statement, Scan) for statement in kernel.body) or not _reads_again(kernel):
         return SHORT_KEPT_ROW
-    return max(SHORT_KEPT_ROW, LONGEST_KEPT_ROW // _power_of_two(len(loads)))
+    return LONGEST_KEPT_ROW if len(loads) < 2 else KEPT_ROW if len(loads) < 3 else SHORT_KEPT_ROW
 
 
 def _reads_again(kernel: LoopKernel) -> bool:
