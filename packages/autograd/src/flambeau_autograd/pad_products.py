@@ -47,7 +47,7 @@ MULTIPLE = 8
 """Elements to multiples of which sizes are padded."""
 LONG = 512
 """Sizes from here on are padded to multiples of a line of the cache, 64 elements."""
-SLOWDOWN = {1: 6.0, 2: 2.8, 4: 1.5}
+SLOWDOWN = {1: 5.0, 2: 2.8, 4: 2.8}
 """By the largest power of two in a size: how much longer a product takes for it, on an H200
 (`tools/bench/gemm_alignment.py`).
 """
