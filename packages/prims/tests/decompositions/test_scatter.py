@@ -65,3 +65,14 @@ def test_what_stays_with_aten() -> None:
     for op, *args in calls:
         graph, _ = decomposed(op, tuple(args), {}, flat(op(*args)))
         assert not is_decomposed(graph)
+
+
+def test_unpooling() -> None:
+    make = Make(4, torch.float32)
+    for x in (make(2, 3, 8, 10), make(2, 3, 8, 10).contiguous(memory_format=torch.channels_last)):
+        values, indices = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+        check(aten.max_unpool2d.default, values, indices, [8, 10], exact=True)
+    x = make(2, 3, 4, 6, 8)
+    values, indices = torch.nn.functional.max_pool3d(x, 2, return_indices=True)
+    sizes = ([4, 6, 8], [2, 2, 2], [0, 0, 0])
+    check(aten.max_unpool3d.default, values, indices, *sizes, exact=True)

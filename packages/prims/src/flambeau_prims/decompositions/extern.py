@@ -68,7 +68,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "windows: rare": (
         "im2col", "col2im",
         "fractional_max_pool2d", "fractional_max_pool3d", "fractional_max_pool2d_backward",
-        "fractional_max_pool3d_backward", "max_unpool2d", "max_unpool3d",
+        "fractional_max_pool3d_backward",
     ),
     "interpolates between places": (
 

@@ -19,7 +19,7 @@ from flambeau_prims.builder import compute_dtype
 from flambeau_prims.decompositions.index import as_index, from_zero
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
-from flambeau_prims.strides import broadcast_shapes, wrap_dim
+from flambeau_prims.strides import broadcast_shapes, product, wrap_dim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,3 +210,23 @@ def embedding_dense_backward(
         )
         grad = b.where(counted, grad, 0.0)
     return _scattered(b, zeros, [places], grad, True)
+
+
+@decomposition(aten.max_unpool2d.default, aten.max_unpool3d.default)
+def max_unpool(
+    b: Builder, x: Value, indices: Value, output_size: Sequence[Size], *_windows: Any
+) -> Any:
+    """Elements at their places in the plane or volume, zeros elsewhere."""
+    spatial = len(output_size)
+    lead = x.spec.shape[: x.spec.ndim - spatial]
+    rows, count = product(lead), product(x.spec.shape[len(lead) :])
+    zeros = b.full(
+        (rows, product(output_size)),
+        False if x.spec.dtype is torch.bool else 0,
+        x.spec.dtype,
+        x.spec.device,
+    )
+    row = b.along(b.iota(rows, 0, 1, torch.int64, x.spec.device), (0,), (rows, count))
+    place = from_zero(b, b.reshape(indices, (rows, count)), zeros.spec.shape[1])
+    result = _scattered(b, zeros, [row, place], b.reshape(x, (rows, count)), False)
+    return result if result is NotImplemented else b.reshape(result, (*lead, *output_size))
