@@ -29,7 +29,7 @@ def test_images(padding: int, corners: bool, monkeypatch: pytest.MonkeyPatch) ->
             check(aten.grid_sampler_2d.default, *args, near=4.0)
             if mode != 2:
                 grad = make(*shape[:2], 6, 4)
-                call = (grad, *args, [True, True])
+                call = (grad, *args, [True, mode == 1])
                 check(aten.grid_sampler_2d_backward.default, *call, near=20.0)
 
 
@@ -42,15 +42,19 @@ def test_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
         args = (x, grid, mode, padding, False)
         check(aten.grid_sampler_3d.default, *args, near=4.0)
         grad = make(2, 3, 3, 4, 2)
-        check(aten.grid_sampler_3d_backward.default, grad, *args, [True, True], near=20.0)
+        check(aten.grid_sampler_3d_backward.default, grad, *args, [True, mode == 1], near=20.0)
 
 
-def test_what_stays_with_aten() -> None:
+def test_what_stays_with_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All on a CPU; where both gradients are wanted."""
     make = Make(6, torch.float32)
     args = (make(1, 2, 5, 5), make(1, 3, 3, 2), 0, 0, False)
-    graph, _ = decomposed(
-        aten.grid_sampler_2d.default, args, {}, flat(aten.grid_sampler_2d.default(*args))
-    )
+    forward, backward = aten.grid_sampler_2d.default, aten.grid_sampler_2d_backward.default
+    graph, _ = decomposed(forward, args, {}, flat(forward(*args)))
+    assert not is_decomposed(graph)
+    monkeypatch.setattr(grid_sample, "pays", lambda device: True)
+    call = (make(1, 2, 3, 3), *args, [True, True])
+    graph, _ = decomposed(backward, call, {}, flat(backward(*call)))
     assert not is_decomposed(graph)
 
 

@@ -223,9 +223,13 @@ def grid_sampler_backward(
     b: Builder, grad: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool,
     output_mask: Sequence[bool],
 ) -> Any:  # fmt: skip
-    """The gradients of the image, scattered, and of the grid, summed over channels."""
+    """The gradients of the image, scattered, and of the grid, summed over channels. Where both are
+    wanted eager's kernel, which reads the image once for both, is faster.
+    """
     deterministic = torch.are_deterministic_algorithms_enabled()
     if mode == BICUBIC or deterministic or not _is_sampled(x, grid):
+        return NotImplemented
+    if output_mask[1] and mode == BILINEAR:
         return NotImplemented
     points = Sampling(b, x, grid, mode, padding, corners)
     grad = b.widen(grad)

@@ -217,8 +217,12 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         return Tiling(xblock, rblock, warps=8, lane=lane)
     if _work_along_one_axis(kernel, hints) >= ROW_WORK:
         return _row_tiling(kernel, points, hints)
-    if kernel.outer and _is_scattered(kernel):
-        return Tiling(min(256, max(32, _power_of_two(points))), warps=4, dealt=True)
+    access = _access(kernel) if kernel.outer else "plain"
+    if access == "scattered":
+        xblock = min(512, max(32, _power_of_two(points)))
+        return Tiling(xblock, warps=max(1, xblock // 64), dealt=True)
+    if access == "repeated":
+        return Tiling(min(256, max(32, _power_of_two(points))), warps=4)
     per_thread = 1
     while per_thread < MOST_PER_THREAD and 2 * per_thread * RESIDENT_THREADS <= points:
         per_thread *= 2
@@ -272,32 +276,39 @@ def _work_along_one_axis(kernel: LoopKernel, hints: _Hints) -> int:
 def _row_tiling(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     """A tile of several rows of the innermost axis, in the widest lanes that waste little."""
     size = _extent(kernel.outer[-1:], hints)
-    dealt = _is_scattered(kernel)
+    dealt = _access(kernel) == "scattered"
     lanes = (16, 32, 64, 128, 256, 512) if dealt else (16, 32, 64, 128)
     rblock = min(lanes, key=lambda block: (round(-(-size // block) * block / size, 1), -block))
     each = max(4, _power_of_two(TILE_STATEMENTS // len(kernel.body) + 1) // 2)
     tile = min(ROW_TILE, 128 * each) if points >= ROW_TILE * 512 else ROW_TILE // 4
     lane = kernel.outer[-1].symbol.name
-    return Tiling(max(1, tile // rblock), rblock, warps=4, lane=lane, dealt=dealt)
+    warps = 4
+    if dealt and rblock in (128, 256):
+        # Fewer threads take more points each: of the same columns, in several rows.
+        warps, tile = 2, min(tile, 1024)
+    return Tiling(max(1, tile // rblock), rblock, warps=warps, lane=lane, dealt=dealt)
 
 
-def _is_scattered(kernel: LoopKernel) -> bool:
-    """Whether a read is neither contiguous nor constant along the innermost axis."""
+def _access(kernel: LoopKernel) -> str:
+    """How reads go along the innermost axis: "plain" if contiguous or constant, "repeated" if
+    several points read one element (a division), else "scattered" (strided, or indirect).
+    """
     last = kernel.outer[-1].symbol
     moving = {last.name}
+    result = "plain"
     for statement in kernel.body:
         index = index_of(statement)
-        indirect = set() if index is None else free_names(index) & moving
-        if isinstance(statement, Load) and (
-            indirect - {last.name}
-            or (last.name in free_names(statement.index) and _step(statement.index, last) != 1)
-        ):
-            return True
+        along = set() if index is None else free_names(index) & moving
+        if isinstance(statement, Load) and along:
+            step = _step(statement.index, last)
+            if along != {last.name} or step not in (0, 1):
+                return "scattered"
+            result = "repeated" if step == 0 else result
         if not isinstance(statement, (Store, CheckIndex)) and (
-            indirect or not moving.isdisjoint(operands(statement))
+            along or not moving.isdisjoint(operands(statement))
         ):
             moving.add(statement.name)
-    return False
+    return result
 
 
 def _step(index: sympy.Expr, axis: sympy.Symbol) -> sympy.Expr | int:
