@@ -1,0 +1,118 @@
+"""Each way to compute a part of a schedule, as the Program that would be measured: its kernels, run
+in Triton's interpreter, beside eager. No GPU needed.
+
+The interpreter is chosen when Triton is imported, so the ways run in a process of their own: this
+file, run as a program.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+F16 = torch.float16
+
+
+def run_program(program: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
+    """The first result, on CPU tensors; None if the Program calls a library."""
+    import interpreter
+
+    from flambeau_runtime.program import Allocate, Extern, Launch
+
+    declared = {tensor.name: tensor for tensor in program.tensors}
+    values = {name: tensors[name] for name in program.inputs}
+    for step in program.steps:
+        if isinstance(step, Extern):
+            return None
+        if isinstance(step, Allocate):
+            tensor = declared[step.name]
+            dtype = getattr(torch, tensor.dtype)
+            values[step.name] = torch.empty_strided(tensor.shape, tensor.stride, dtype=dtype)
+        elif isinstance(step, Launch):
+            kernel = next(kernel for kernel in program.kernels if kernel.name == step.kernel)
+            names = step.buffers[:-1] if "scratch" in kernel.meta else step.buffers
+            source, constants = program.sources[kernel.source].text, kernel.meta["constants"]
+            buffers = [values[name] for name in names]
+            interpreter.run(source, kernel.name, buffers, step.ints, step.grid, constants)
+    return values[program.outputs[0]]
+
+
+def graphs() -> Any:
+    """(name, graph on a GPU, its result, the expected one)."""
+    from test_tuning import OnGpu, aten
+
+    torch.manual_seed(0)
+    x, w, r = torch.randn(37, 77).half(), torch.randn(77, 41).half(), torch.randn(37, 41)
+    on = OnGpu(x, w, r)
+    a, c, d = on.graph.inputs
+    b = on.builder
+    padded = on.call(aten.mm.default, b.pad(a, (0, 0), (0, 3), 0), b.pad(c, (0, 0), (3, 7), 0))
+    part = b.cast(b.slice(padded, 1, 0, 41, 1), torch.float32)
+    yield "padded", on, b.add(b.tanh(part), d), (x.float() @ w.float()).tanh() + r
+
+    q, s = torch.randint(-9, 9, (48, 64), dtype=torch.int8), torch.rand(48, 1)
+    x = torch.randn(20, 64).half()
+    on = OnGpu(x, q, s)
+    a, c, d = on.graph.inputs
+    b = on.builder
+    factor = b.cast(b.mul(b.cast(c, torch.float32), b.expand(d, (48, 64))), F16)
+    product = b.cast(on.call(aten.mm.default, a, b.permute(factor, (1, 0))), torch.float32)
+    expected = (x.float() @ (q.float() * s).half().float().t()).clamp(min=0)
+    zero = b.full((20, 48), 0.0, torch.float32, torch.device("cuda:0"))
+    yield "dequantised", on, b.maximum(product, zero), expected
+
+    x, w, bias = torch.randn(16, 1024).half() / 8, torch.randn(1024, 32).half() / 8, torch.rand(32)
+    on = OnGpu(x, w, bias)
+    a, c, d = on.graph.inputs
+    b = on.builder
+    product = b.cast(on.call(aten.mm.default, a, c), torch.float32)
+    yield "long", on, b.add(product, on.spread(d, product)), x.float() @ w.float() + bias
+
+    x, w = torch.randn(5, 33, 24).half(), torch.randn(5, 24, 18).half()
+    on = OnGpu(x, w)
+    product = on.call(aten.bmm.default, *on.graph.inputs)
+    b = on.builder
+    yield "batches", on, b.exp(b.cast(product, torch.float32)), (x.float() @ w.float()).exp()
+
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
+    sys.path.append(str(Path(__file__).parent.parent))
+    from test_tuning import OPTIONS, StandIn
+
+    from flambeau_inductor import compile_graph
+
+    report: dict[str, float] = {}
+    for name, on, result, expected in graphs():
+        tuner = StandIn("none of them")
+        on.graph.outputs = [result]
+        compile_graph(on.graph, OPTIONS, tuner=tuner)
+        tensors = {f"arg{number}": tensor for number, tensor in enumerate(on.tensors)}
+        for contest in tuner.contests:
+            for candidate in contest.candidates:
+                ours = run_program(candidate.make(), tensors)
+                if ours is not None:
+                    error = (ours - expected).norm() / expected.norm()
+                    report[f"{name}: {candidate.name}"] = float(error)
+    print(json.dumps(report))
+
+
+def test_every_way_computes_the_same() -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    for name in ("padded", "dequantised", "long", "batches"):
+        assert sum(way.startswith(name) for way in report) >= 3, report.keys()
+    assert any("parts" in way for way in report)
+    wrong = {way: error for way, error in report.items() if not error < 2e-3}
+    assert not wrong, wrong
