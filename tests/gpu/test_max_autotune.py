@@ -108,7 +108,7 @@ def test_tf32_as_torch_says() -> None:
     exact = x.double() @ w.double()
     before = torch.get_float32_matmul_precision()
     try:
-        for precision, bound in (("highest", 1e-6), ("high", 2e-3)):
+        for precision, bound in (("highest", 5e-6), ("high", 2e-3)):
             torch.set_float32_matmul_precision(precision)
             compiled = flambeau.compile(
                 lambda x, w: torch.relu(x @ w),
@@ -142,7 +142,7 @@ def test_factors_computed_in_the_kernel(capfd: pytest.CaptureFixture[str]) -> No
         return F.silu(x @ (q.float() * s).to(torch.bfloat16).t())
 
     close(flambeau.compile(function, options=ONLY_OURS)(x, q, s), function(x, q, s))
-    assert "rejected" not in capfd.readouterr().err
+    assert "AUTOTUNE mm(32x512, 512x768)" in capfd.readouterr().err
 
 
 def test_symbolic_sizes() -> None:

@@ -33,6 +33,7 @@ HOPELESS = 2.0
 """What the model expects to take so many times the best one's time is not measured."""
 
 SMALL_TILE = 64 * 64
+LARGE_TILE = 128 * 256
 
 DESCRIPTOR_BYTES = 128
 """Scratch memory of one tensor descriptor."""
@@ -141,7 +142,8 @@ def distinct(ranked: Sequence[MatmulTiling]) -> list[MatmulTiling]:
     for each in ranked:
         # Many small tiles wait for memory: there the length of a step matters.
         depth = each.kblock if each.xblock * each.rblock <= SMALL_TILE else 0
-        form = each.xblock, each.rblock, depth, each.descriptors, each.described_stores
+        stages = each.stages if each.descriptors else 0
+        form = each.xblock, each.rblock, depth, stages, each.descriptors, each.described_stores
         best.setdefault(form, each)
     return list(best.values())
 
@@ -156,6 +158,11 @@ def _possible(
         kblock = min(max(least, kblock * 2 // itemsize), _fitting(k, least))
         if xblock >= 2 * _fitting(m) or rblock >= 2 * _fitting(n):
             continue
+        if itemsize == 4 and not tf32:
+            # Without matrix units each product is an instruction: large tiles are long programs.
+            if xblock * rblock > 128 * 128:
+                continue
+            kblock = min(kblock, 32)
         if itemsize == 1 and min(xblock, rblock) < 32:
             continue  # not every layout of one-byte operands is taken in thinner tiles
         stages = min(stages, facts.shared // ((xblock + rblock) * kblock * itemsize))
@@ -172,6 +179,10 @@ def _possible(
             persistent = replace(plain, programs=programs, descriptors=True)
             yield persistent
             stage = (xblock + rblock) * kblock * itemsize
+            # Operands do not pass through registers: one more stage may fit in.
+            deeper = min(stages + 1, (facts.shared - RESERVED) // stage)
+            if deeper > stages and xblock * rblock >= LARGE_TILE:
+                yield replace(persistent, stages=deeper)
             rest = facts.shared - RESERVED - stores * xblock * rblock * 2
             if stores and rest >= 2 * stage:
                 fitting = min(stages, rest // stage)
