@@ -43,6 +43,12 @@ SHORTEST_CHUNK = 256
 SHORTEST_COLUMN_CHUNK = 64
 """The same where a program takes several columns."""
 
+SHORTEST_SLICE, MOST_SLICES = 1024, 8
+"""A reduction over several dims is cut at each place of the outermost one if what remains is so
+long, and if that makes only so many times the programs that are needed: a chunk over two dims costs
+divisions for each element.
+"""
+
 PARTIAL_RESULTS = {
     "sum_exp": ("amax", "sum_exp"),
     "squared_deviations": ("sum", "squared_deviations"),
@@ -70,6 +76,11 @@ def choose_parts(node: Node, dims: tuple[int, ...], options: InductorOptions) ->
     wanted = wanted_parts(spec, dims, hint_of(cut), options)
     if wanted < 2:
         return 1
+    if options.reduction_parts is None and isinstance(cut, int):
+        row = row_of(spec, dims)
+        slices_are_rows = not row.column and cut <= MOST_SLICES * wanted
+        if slices_are_rows and row.reduced // cut >= SHORTEST_SLICE:
+            return cut
     if node.op.name in EVEN_ONLY:
         return even_parts(cut, wanted)
     if options.reduction_parts is not None:

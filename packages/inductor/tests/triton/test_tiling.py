@@ -25,9 +25,12 @@ def test_what_is_the_same_along_a_column_tile_is_one_value() -> None:
 
 def test_rows_that_are_read_again_are_kept_if_they_fit() -> None:
     """16 or 32 elements a thread; else many threads a row, so that few rows share the cache."""
-    kept, longer = (choose_tiling(softmax(8, row).kernel) for row in (32768, 32769))
+    short, kept, longer, longest = (
+        choose_tiling(softmax(8, row).kernel) for row in (768, 32768, 32769, 131072)
+    )
+    assert short.persistent and (short.xblock, short.warps) == (1, 2)
     assert kept.persistent and kept.warps == 32
-    assert not longer.persistent and longer.warps == 32
+    assert not longer.persistent and longer.warps < longest.warps
 
 
 def test_operands_are_loaded_before_the_first_reduction() -> None:

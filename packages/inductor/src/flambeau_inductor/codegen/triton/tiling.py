@@ -45,8 +45,8 @@ NARROW_COLUMNS, FEW_PROGRAMS = 16, 128
 LONE_ROW = 512
 """From this length on, a tile of a persistent reduction is one row."""
 
-REREAD_BLOCK = 8192
-"""Elements at a time of longer rows that are read several times."""
+LONG_REREAD_ROW = 65536
+"""Rows longer than this that are read several times are read by more threads."""
 
 COLUMN_TILE = (64, 32)
 """Rows and lanes of a tile over such rows: 64 neighbours in memory a step."""
@@ -128,22 +128,20 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
         return _columns(kernel, row if static else None, hints)
     if static and row <= _longest_kept_row(kernel):
         return _persistent(row, points)
-    if _reads_again(kernel):
+    if _reads_again(kernel) and row > LONG_REREAD_ROW:
         # More threads a row, and so fewer rows at a time: they stay in the second-level cache.
-        rblock = min(REREAD_BLOCK, max(16, _power_of_two(row)))
-        return Tiling(1, rblock, warps=max(1, min(32, rblock // 256)))
+        return Tiling(1, 4096, warps=16)
     rblock = min(2048, max(16, _power_of_two(row)))
     return Tiling(1, rblock, warps=_warps(rblock))
 
 
 def _persistent(row: int, points: int) -> Tiling:
-    """Whole rows in registers: 8 elements a thread, 16 or 32 of long rows. Several rows a tile only
-    if they are short, since vectors along rows would have to be rearranged for them.
+    """Whole rows in registers: 16 elements a thread, or 32 of very long rows. Several rows a tile
+    only if they are short, since vectors along rows would have to be rearranged for them.
     """
     rblock = max(1, _power_of_two(row))
     if rblock >= LONE_ROW:
-        warps = rblock // (256 if rblock <= 2048 else 512)
-        return Tiling(1, rblock, persistent=True, warps=min(32, warps))
+        return Tiling(1, rblock, persistent=True, warps=min(32, rblock // 512))
     xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
     return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
 
