@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -108,6 +111,22 @@ def test_a_program_reserves_its_numbers(executor: str, monkeypatch: pytest.Monke
             assert torch.equal(drawn[2 * number], words.double() * 0.5)
             assert torch.equal(drawn[2 * number + 1], words.sum(0))
     assert generators.offset == 64
+
+
+def test_threads_draw_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Generators):
+        def get_offset(self) -> int:
+            offset = super().get_offset()
+            time.sleep(0.001)  # lets other threads run
+            return offset
+
+    generators = Slow()
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    call = load(compile_graph(reserving(3), OPTIONS))
+    with ThreadPoolExecutor(4) as pool:
+        states = list(pool.map(lambda _: call()[-1][1].item(), range(40)))
+    assert len(set(states)) == 40
+    assert generators.offset == 40 + 12 * 40
 
 
 def test_a_recorded_call_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

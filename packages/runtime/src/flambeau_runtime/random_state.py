@@ -62,6 +62,12 @@ def recorded(reservations: Reservations) -> Iterator[None]:
         _RECORDING.reservations = None
 
 
+_ADVANCING = threading.RLock()
+"""Held between reading an offset and writing it: Programs of several threads draw in turn. A
+finalizer may run in there, and draw.
+"""
+
+
 def reserve(device: int, increment: int) -> tuple[int, int]:
     """Advance the default generator of a GPU; seed and offset of before, as signed words."""
     reservations = _RECORDING.reservations
@@ -69,9 +75,10 @@ def reserve(device: int, increment: int) -> tuple[int, int]:
         reservations.add(device, increment)
         return 0, 0
     generator = torch.cuda.default_generators[device]
-    offset = generator.get_offset()
-    generator.set_offset(offset + _rounded(increment))
-    return _signed(generator.initial_seed()), _signed(offset)
+    with _ADVANCING:
+        seed, offset = generator.initial_seed(), generator.get_offset()
+        generator.set_offset(offset + _rounded(increment))
+    return _signed(seed), _signed(offset)
 
 
 def device_index(device: str) -> int:
