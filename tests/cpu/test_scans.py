@@ -48,7 +48,11 @@ PROGRAMS = {
     "normalized": (lambda x: torch.layer_norm(x.cumsum(1), (90,)), lambda: (grad(6, 90),)),
     "columns_normalized": (lambda x: torch.var_mean(x.cumsum(0), 0), lambda: (grad(90, 64),)),
     "sorted": (
-        lambda x: (*torch.sort(x.sin(), dim=1, stable=True), x.argsort(0, stable=True), x.msort()),
+        lambda x: (
+            *torch.sort(x.sin(), dim=1, stable=True),
+            torch.argsort(x, dim=0, stable=True),
+            x.msort(),
+        ),
         lambda: (grad(6, 40),),
     ),
     "ranked": (lambda x: (x.sort(1).values * torch.arange(40)).sum(1), lambda: (grad(6, 40),)),

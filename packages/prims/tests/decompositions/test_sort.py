@@ -41,7 +41,7 @@ def test_sorts_of_distinct_elements() -> None:
 
 
 def test_long_rows_and_selections_on_a_cpu_stay_calls() -> None:
-    x = torch.randn(2, LONGEST + 1)
+    x = torch.randn(2, LONGEST["cpu"] + 1)
     for op, args in (
         (aten.sort.default, (x, 1)),
         (aten.topk.default, (x[:, :20], 3)),

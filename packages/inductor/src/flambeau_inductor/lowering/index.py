@@ -109,26 +109,24 @@ def wrap_negative(elements: Elements, name: str, size: sympy.Expr) -> str:
 
 @element_rule("searchsorted")
 def lower_searchsorted(elements: Elements, node: Node, index: Index) -> str:
-    """Steps of falling powers of two: each is taken if all boundaries up to there are less."""
+    """Halvings of the boundaries that are left, whose number does not depend on the data."""
     boundaries, x, right = node.args
     builder = elements.builder
     value = elements.element(x, index)
     row = index[:-1] if boundaries.spec.ndim > 1 else ()
-    count = boundaries.spec.shape[-1]
-    found = builder.constant(0, torch.int64)
-    step = 1 << (count.bit_length() - 1)
-    while step:
-        moved = builder.pointwise("add", found, builder.constant(step, torch.int64))
-        last = builder.pointwise("sub", moved, builder.constant(1, torch.int64))
-        inside = builder.pointwise("le", moved, builder.constant(count, torch.int64))
-        elements.math.ranges.setdefault(last, sympy.Integer(count))
-        with elements.where(inside):
-            boundary = elements.element(boundaries, (*row, symbol(last)))
+    left = count = boundaries.spec.shape[-1]
+    first = builder.constant(0, torch.int64)
+    start: sympy.Expr = sympy.S.Zero
+    while left:
+        half = max(1, left // 2)
+        boundary = elements.element(boundaries, (*row, start + (half - 1)))
         beyond = builder.pointwise("gt" if right else "ge", boundary, value)
-        less = builder.pointwise("bitwise_and", inside, builder.pointwise("bitwise_not", beyond))
-        found = builder.pointwise("where", less, moved, found)
-        step //= 2
-    return found
+        moved = builder.pointwise("add", first, builder.constant(half, torch.int64))
+        first = builder.pointwise("where", beyond, first, moved)
+        start = symbol(first)
+        elements.math.ranges.setdefault(first, sympy.Integer(count))
+        left = left - half if left > 1 else 0
+    return first
 
 
 @element_rule("pad")

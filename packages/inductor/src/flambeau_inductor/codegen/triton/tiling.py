@@ -48,6 +48,11 @@ LONE_ROW = 512
 LONG_REREAD_ROW = 65536
 """Rows longer than this that are read several times are read by more threads."""
 
+SHARED_WARP = 128
+"""Rows of this length and less are sorted several in a program: longer ones would be spread over
+its warps.
+"""
+
 COLUMN_TILE = (64, 32)
 """Rows and lanes of a tile over such rows: 64 neighbours in memory a step."""
 
@@ -123,7 +128,7 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
     row = _extent(kernel.inner, hints)
     static = all(isinstance(axis.size, int) for axis in kernel.inner)
     if any(isinstance(statement, Sort) for statement in kernel.body):
-        return _persistent(row, points)
+        return _sorted(row, points)
     if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel, hints):
         return _columns(kernel, row if static else None, hints)
     if static and row <= _longest_kept_row(kernel):
@@ -142,6 +147,15 @@ def _persistent(row: int, points: int) -> Tiling:
     rblock = max(1, _power_of_two(row))
     if rblock >= LONE_ROW:
         return Tiling(1, rblock, persistent=True, warps=min(32, rblock // 512))
+    xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
+    return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
+
+
+def _sorted(row: int, points: int) -> Tiling:
+    """Rows that are sorted each lie in one warp, which exchanges elements without barriers."""
+    rblock = max(1, _power_of_two(row))
+    if rblock > SHARED_WARP:
+        return Tiling(1, rblock, persistent=True, warps=1)
     xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
     return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
 
