@@ -18,6 +18,7 @@ enum Opcode {
     OP_ALLOCATE,    /* slot dtype device_type device_index ndim sizes */
     OP_RAW,         /* slot nbytes: CPU memory that only kernels see, with no tensor around it */
     OP_VIEW,        /* slot base ndim sizes offset: offset counts from the base's own start */
+    OP_POINTER,     /* slot base bytes: an address that many bytes behind the base's, which outlives it; no tensor */
     OP_MOVE,        /* slot from: the same memory under a new name */
     OP_LAUNCH,      /* function n_buffers ints message(-1) buffer...: with a message, the kernel returns a status to check */
     OP_LAUNCH_GPU,  /* kernel n_buffers n_ints ints grid buffer...: kernel is an object, grid three values */
@@ -444,6 +445,13 @@ static int run_code(Call *call)
                 if (make_view(call, pc)) return -1;
                 pc += 5;
                 break;
+            case OP_POINTER: {
+                void *base;
+                if (data_of(&slots[pc[1]], &base)) return shim_failed(call, "reading a data pointer");
+                slots[pc[0]] = (Slot){.data = (char *)base + pc[2]};
+                pc += 3;
+                break;
+            }
             case OP_MOVE:
                 slots[pc[0]] = slots[pc[1]];
                 memset(&slots[pc[1]], 0, sizeof *slots);

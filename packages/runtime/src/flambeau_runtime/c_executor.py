@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from flambeau_runtime import dims, random_state
+from flambeau_runtime.arena import byte_size, find_places, itemsize
 from flambeau_runtime.dims import difference
 from flambeau_runtime.dispatch import DEVICE_CODES, DTYPE_CODES, dispatched
 from flambeau_runtime.externs import (
@@ -56,6 +57,7 @@ from flambeau_runtime.program import (
     ALLOCATE,
     RAW,
     VIEW,
+    POINTER,
     MOVE,
     LAUNCH,
     LAUNCH_GPU,
@@ -67,7 +69,7 @@ from flambeau_runtime.program import (
     TAKE_GIL,
     RESERVE,
     RETURN,
-) = range(14)
+) = range(15)
 OUT_NONE, OUT_SLOT, OUT_INT = -1, 0, 1
 
 # out= overloads that are called through libtorch's C interface: its function, number of tensors
@@ -97,7 +99,8 @@ class Assembler:
         self.tensors = {tensor.name: tensor for tensor in program.tensors}
         self.slots = {name: index for index, name in enumerate(self.tensors)}
         self.checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
-        self.raw = kernel_only(program, self.tensors)
+        self.places = find_places(program)
+        self.raw = kernel_only(program, self.tensors) - self.places.placed.keys()
         self.reserves = [step for step in program.steps if isinstance(step, Reserve)]
         names = [symbol.name for symbol in program.symbols]
         names += [name for step in self.reserves for name in step.symbols]
@@ -114,6 +117,7 @@ class Assembler:
         program = self.program
         self._collect_expressions()
         heavy = any(_is_heavy(tensor) for tensor in program.tensors)
+        self._emit_arenas()
         released = False
         for step in program.steps:
             before = len(self.code)
@@ -211,14 +215,43 @@ class Assembler:
         elif isinstance(step, Reserve):
             self._emit_reserve(step)
         elif isinstance(step, Free):
-            self.code += [FREE, self.slots[step.name]]
+            self._emit_free(step.name)
         elif isinstance(step, Allocate):
             self._emit_allocate(step)
         elif isinstance(step, View):
-            self._emit_view(step.name, step.base)
+            if step.name in self.places.placed:
+                self._emit_placed(step.name)
+            else:
+                self._emit_view(step.name, step.base)
+
+    def _emit_free(self, name: str) -> None:
+        if name not in self.places.pointers:
+            self.code += [FREE, self.slots[name]]
+
+    def _emit_arenas(self) -> None:
+        """Allocate the arenas, in the slots behind those of tensors."""
+        for number, (device, dtype, nbytes) in enumerate(self.places.arenas):
+            size = nbytes // getattr(torch, dtype).itemsize
+            self._emit_fresh(len(self.slots) + number, device, dtype, (size,), (1,))
+
+    def _emit_placed(self, name: str) -> None:
+        """A tensor, or an address, in an arena."""
+        tensor, place = self.tensors[name], self.places.placed[name]
+        slot, arena = self.slots[name], len(self.slots) + place.arena
+        if name in self.places.pointers:
+            self.code += [POINTER, slot, arena, place.offset]
+            return
+        sizes = self._sequence((*tensor.shape, *tensor.stride))
+        start = self._value(place.offset // itemsize(tensor))
+        self.code += [VIEW, slot, arena, len(tensor.shape), sizes, start]
 
     def _emit_allocate(self, step: Allocate) -> None:
         tensor, slot = self.tensors[step.name], self.slots[step.name]
+        if step.name in self.places.placed:
+            self._emit_placed(step.name)
+            if step.reuse is not None:
+                self._emit_free(step.reuse)
+            return
         old = self.tensors[step.reuse] if step.reuse is not None else None
         is_raw = step.name in self.raw
         if old is not None and is_raw == (old.name in self.raw):
@@ -235,19 +268,24 @@ class Assembler:
                 self.code += [FREE, self.slots[old.name]]
                 return
         if old is not None:
-            self.code += [FREE, self.slots[old.name]]
+            self._emit_free(old.name)
         if is_raw:
             self.code += [RAW, slot, self._value(byte_size(tensor))]
             return
-        device = torch.device(tensor.device)
-        sizes = self._sequence((*tensor.shape, *tensor.stride))
+        self._emit_fresh(slot, tensor.device, tensor.dtype, tensor.shape, tensor.stride)
+
+    def _emit_fresh(
+        self, slot: int, device: str, dtype: str, shape: tuple[Dim, ...], stride: tuple[Dim, ...]
+    ) -> None:
+        on = torch.device(device)
+        sizes = self._sequence((*shape, *stride))
         self.code += [
             ALLOCATE,
             slot,
-            DTYPE_CODES[tensor.dtype],
-            DEVICE_CODES[device.type],
-            device.index or 0,
-            len(tensor.shape),
+            DTYPE_CODES[dtype],
+            DEVICE_CODES[on.type],
+            on.index or 0,
+            len(shape),
             sizes,
         ]
 
@@ -268,6 +306,11 @@ class Assembler:
     def _emit_view(self, name: str, base_name: str) -> None:
         tensor, base = self.tensors[name], self.tensors[base_name]
         slot, base_slot = self.slots[name], self.slots[base_name]
+        if name in self.places.pointers:
+            moved = difference(tensor.offset, base.offset)
+            assert isinstance(moved, int)
+            self.code += [POINTER, slot, base_slot, moved * itemsize(tensor)]
+            return
         if tensor.dtype == base.dtype:
             sizes = self._sequence((*tensor.shape, *tensor.stride))
             self.code += [
@@ -426,7 +469,7 @@ class Assembler:
             name=program.name,
             program=program,
             objects=tuple(self.objects),
-            n_slots=len(self.slots),
+            n_slots=len(self.slots) + len(self.places.arenas),
             below=self.below,
             code=_pack(self.code),
             values=_pack(values),
@@ -487,18 +530,6 @@ def kernel_only(program: Program, tensors: Mapping[str, Tensor]) -> frozenset[st
         if name in seen or old in seen or old not in allocated:
             seen |= {name, old}
     return frozenset(name for name in allocated - seen if tensors[name].device == "cpu")
-
-
-def byte_size(tensor: Tensor) -> Dim:
-    """The bytes that a tensor's elements span."""
-    itemsize = getattr(torch, tensor.dtype).itemsize
-    if all(isinstance(dim, int) for dim in (*tensor.shape, *tensor.stride)):
-        if 0 in tensor.shape:
-            return 0
-        extents = zip(tensor.shape, tensor.stride, strict=True)
-        return itemsize * (1 + sum((n - 1) * s for n, s in extents))  # type: ignore[operator,misc]
-    spans = "".join(f" + ({n} - 1)*({s})" for n, s in zip(tensor.shape, tensor.stride, strict=True))
-    return f"max(0, 1{spans})*{itemsize}"
 
 
 def keeps_memory(tensor: Tensor, old: Tensor) -> bool:

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from flambeau_runtime.c_executor import byte_size, keeps_memory
+from flambeau_runtime.arena import byte_size
+from flambeau_runtime.c_executor import keeps_memory
 from flambeau_runtime.dims import evaluate
 from flambeau_runtime.program import Allocate, Extern, Free, Program, View
 
