@@ -10,7 +10,7 @@ from torch import fx
 
 import flambeau
 from flambeau.plain_launches import PlainLaunches, note_cuts
-from flambeau.report import report_of
+from flambeau.report import Report, report_of
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.spec import Spec
 from flambeau_runtime.graph_launch.eligibility import ON_THE_CPU, Refusal
@@ -71,3 +71,11 @@ def test_calls_between_graphs_are_named(device: str) -> None:
     text = "model.py:3: nonzero runs between CUDA graphs: what follows depends on its data"
     wanted = (f"plain_launch: {text}",) if device == "cuda:0" else ()
     assert flambeau.explain(compiled).events == wanted
+
+
+def test_without_a_compiled_callable_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    told = PlainLaunches(Report("torch.compile graph"), graph())
+    for _ in range(2):
+        told(ON_THE_CPU)
+    (record,) = caplog.records
+    assert "torch.compile graph: plain_launch: model.py:11: launched" in record.getMessage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from flambeau_capture.compiled import CompiledState
+
+_LOG = logging.getLogger("flambeau.fallbacks")
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,20 @@ class Report:
         self.name = name
         self._graphs: list[GraphReport] = []
         self._lock = fork_safe_lock()
-        self.note: Callable[[Event], None] | None = None
-        """Keeps an event of the compiled callable, once that is there."""
+        self.note: Callable[[Event], None] = self._log
+        """Keeps an event of the compiled callable; where there is none, the event is logged."""
         self._noted: set[str] = set()
 
     def note_once(self, kind: str, text: str) -> None:
         """Keep an event, unless there is an equal one."""
         with self._lock:
-            if text in self._noted or self.note is None:
+            if text in self._noted:
                 return
             self._noted.add(text)
         self.note(Event(kind, text))
+
+    def _log(self, event: Event) -> None:
+        _LOG.warning("%s: %s: %s", self.name, event.kind, event.text)
 
     @property
     def graphs(self) -> tuple[GraphReport, ...]:

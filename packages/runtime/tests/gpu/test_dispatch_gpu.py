@@ -59,6 +59,8 @@ def python_calls(monkeypatch):
     return called
 
 
+LAYER_NORM = "aten.native_layer_norm.default"
+
 CALLS = {
     "mm": (program("aten.mm.default", (X, Y)), lambda x, y, *_: x.mm(y)),
     "index": (program("aten.index.Tensor", (X, [None, INDEX])), lambda x, y, i, *_: x[:, i]),
@@ -75,7 +77,7 @@ CALLS = {
         lambda x, y, i, image, weight: torch.conv2d(image, weight, padding=(1, 0)),
     ),
     "layer norm": (
-        program("aten.native_layer_norm.default", (X, [8], None, None, 1e-5), None, ("r", None, None)),
+        program(LAYER_NORM, (X, [8], None, None, 1e-5), None, ("r", None, None)),
         lambda x, *_: torch.layer_norm(x, [8]),
     ),
 }  # fmt: skip
