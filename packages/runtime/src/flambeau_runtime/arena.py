@@ -10,8 +10,8 @@
 torch's allocator takes about a microsecond for each tensor, which small kernels do not hide. What
 only kernels see needs no tensor at all: its address is enough, and that is also true of views. A
 block (an allocation, what takes over its memory, and views of these) is placed if its size is
-fixed and small and nothing outside of the call, nor a result of ATen, can share its memory. Blocks
-that are not alive at the same time share places.
+fixed and small and if only our kernels, matrix products, convolutions and attention touch it; what
+leaves the call is not placed. Blocks that are not alive at the same time share places.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import torch
 
 from flambeau_runtime.dims import difference
-from flambeau_runtime.externs import overload_of, refs_of
+from flambeau_runtime.externs import refs_of
 from flambeau_runtime.program import (
     Allocate,
     Dim,
@@ -116,7 +116,7 @@ class _Analysis:
             for name in given:
                 self._use(number, name)
                 self._need_tensor(name)
-                if _shares_memory(step):
+                if not _reads_data_only(step):
                     self._escape(name)
             for name in filter(None, step.outputs):
                 self._appear(name)
@@ -247,13 +247,13 @@ def _pointers(analysis: _Analysis, places: Places) -> set[str]:
     return result
 
 
-def _shares_memory(step: Extern) -> bool:
-    """Whether a call may keep its arguments, or return their memory."""
-    if not step.op.startswith("aten."):
-        return True
-    return not step.out and any(
-        result.alias_info is not None for result in overload_of(step.op)._schema.returns
-    )
+def _reads_data_only(step: Extern) -> bool:
+    """Whether a call cannot tell where in its storage a tensor lies. Others may copy the storage,
+    count offsets from its start (as_strided), return it, or keep it.
+    """
+    namespace, name, _ = step.op.split(".")
+    products = {"mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward"}
+    return namespace == "aten" and (name in products or name.startswith("_scaled_dot_product_"))
 
 
 def _device_type(tensor: Tensor) -> str:

@@ -115,6 +115,17 @@ def results_that_alias_escape():
     return program(steps, [tensor("a", 16), tensor("out", 16), tensor("b", 16)])
 
 
+SCATTER = "aten.as_strided_scatter.default"
+
+
+def offsets_that_count_from_the_storage():
+    steps = (
+        Allocate("a"), launch("x", "a"), Allocate("b"), launch("x", "b"),
+        Extern(SCATTER, (Ref("a"), Ref("b"), [4], [1], 1), outputs=("out",)),
+    )  # fmt: skip
+    return program(steps, [tensor("a", 16), tensor("out", 16), tensor("b", 4)])
+
+
 def other_operators_may_keep_arguments():
     steps = (
         Allocate("a"), launch("x", "a"), Extern("mine.op.default", (Ref("a"),), outputs=("out",)),
@@ -142,7 +153,8 @@ def tensors_of_the_cpu():
 @pytest.mark.parametrize(
     "make",
     [
-        outputs_escape, results_that_alias_escape, other_operators_may_keep_arguments,
+        outputs_escape, results_that_alias_escape, offsets_that_count_from_the_storage,
+        other_operators_may_keep_arguments,
         large_blocks, symbolic_sizes, tensors_of_the_cpu,
     ],
 )  # fmt: skip
