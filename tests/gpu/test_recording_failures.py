@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import flambeau
-from tests.launches import ALWAYS, AUTO, WARM, close, compiled_for, launch_lines, randn, replays
+from tests.launches import ALWAYS, WARM, close, compiled_for, launch_lines, randn, replays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,9 +145,12 @@ def _leave_by_exit(status: int) -> None:
 
 
 def test_threads_that_may_draw_are_the_reason_given() -> None:
-    function = lambda x: torch.nn.functional.dropout(x.sin() @ x, 0.5)  # noqa: E731
-    compiled = compiled_for(function, AUTO)
-    x = randn(16, 16)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        return torch.nn.functional.scaled_dot_product_attention(y, x, x, dropout_p=0.5)
+
+    compiled = compiled_for(function, ALWAYS)
+    x = randn(1, 2, 16, 16)
     done = threading.Event()
     other = threading.Thread(target=done.wait)
     other.start()

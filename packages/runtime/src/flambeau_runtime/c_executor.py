@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from flambeau_runtime import dims, random_state
-from flambeau_runtime.arena import byte_size, find_places, itemsize
+from flambeau_runtime.arena import Places, byte_size, find_places, itemsize
 from flambeau_runtime.dims import difference
 from flambeau_runtime.dispatch import DEVICE_CODES, DTYPE_CODES, dispatched
 from flambeau_runtime.externs import (
@@ -92,14 +92,22 @@ _MAX_BUFFERS = 512
 class Assembler:
     """Turns one Program into the arguments of `_core.Executor`."""
 
-    def __init__(self, program: Program, kernels: Mapping[str, Any], core: ModuleType) -> None:
+    def __init__(
+        self,
+        program: Program,
+        kernels: Mapping[str, Any],
+        core: ModuleType,
+        *,
+        arenas: bool = False,
+    ) -> None:
+        """`arenas`: place small intermediates; what is recorded gains nothing by that."""
         self.program = program
         self.kernels = kernels
         self.core = core
         self.tensors = {tensor.name: tensor for tensor in program.tensors}
         self.slots = {name: index for index, name in enumerate(self.tensors)}
         self.checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
-        self.places = find_places(program)
+        self.places = find_places(program) if arenas else Places()
         self.raw = kernel_only(program, self.tensors) - self.places.placed.keys()
         self.reserves = [step for step in program.steps if isinstance(step, Reserve)]
         names = [symbol.name for symbol in program.symbols]

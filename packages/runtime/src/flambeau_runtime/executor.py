@@ -17,7 +17,7 @@ from flambeau_runtime import cuda, native
 from flambeau_runtime.build import cpp
 from flambeau_runtime.c_executor import Assembler
 from flambeau_runtime.check import check_arguments, check_program
-from flambeau_runtime.graph_launch import launcher_of
+from flambeau_runtime.graph_launch import launcher_of, why_plain
 from flambeau_runtime.options import RuntimeOptions
 from flambeau_runtime.program import Program
 from flambeau_runtime.python_executor import PythonExecutor
@@ -97,7 +97,8 @@ def make_executor(
     if options.executor != "python":
         core = native.core()
         if core is not None:
-            executor = Assembler(program, kernels, core).assemble()
+            plain = why_plain(program, options) is not None
+            executor = Assembler(program, kernels, core, arenas=plain).assemble()
             return launcher_of(program, executor, core, options, on_refusal)
         if options.executor == "c":
             raise RuntimeError(f"the C executor cannot be used: {native.unavailable()}")
