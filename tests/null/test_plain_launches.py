@@ -11,6 +11,7 @@ from torch import fx
 import flambeau
 from flambeau.plain_launches import PlainLaunches, note_cuts
 from flambeau.report import Report, report_of
+from flambeau_prims.gpu_draws import reserve_random
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.spec import Spec
 from flambeau_runtime.graph_launch.eligibility import ON_THE_CPU, Refusal
@@ -24,7 +25,10 @@ def value(name: str, device: str) -> Value:
 
 def graph() -> Graph:
     x, y, z, w = (value("x", "cuda:0"), value("y", "cpu"), value("z", "cuda:0"), value("w", "cpu"))
+    state = value("state", "cpu")
     nodes = [
+        Node(reserve_random, (4, torch.device("cuda:0")), {}, (state,), "model.py:8"),
+        Node(aten.sin.default, (state,), {}, (value("d", "cuda:0"),), "model.py:9"),
         Node(aten.sin.default, (x,), {}, (z,), "model.py:10"),
         Node(aten._to_copy.default, (y,), {}, (value("c", "cuda:0"),), "model.py:11"),
         Node(aten._linalg_svd.default, (z,), {}, (value("u", "cuda:0"),), "model.py:12"),

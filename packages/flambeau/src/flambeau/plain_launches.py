@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flambeau_prims.gpu_draws import reserve_random
 from flambeau_runtime.graph_launch.eligibility import ON_THE_CPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import fx
 
     from flambeau.report import Report
@@ -24,7 +23,8 @@ class PlainLaunches:
     def __init__(self, report: Report, graph: Graph) -> None:
         self.report = report
         lines = [(str(node.op), node.where) for node in graph.nodes if node.where]
-        on_cpu = (node.where for node in graph.nodes if node.where and any(_on_cpu(node)))
+        states = {out for node in graph.nodes if node.op is reserve_random for out in node.outputs}
+        on_cpu = (node.where for node in graph.nodes if node.where and _on_cpu(node, states))
         self._of_operators: dict[str, str] = {}
         for operator, where in lines:
             self._of_operators.setdefault(_without_out(operator), str(where))
@@ -57,18 +57,18 @@ def note_cuts(report: Report, gm: fx.GraphModule, calls: list[fx.Node]) -> None:
         report.note_once("plain_launch", text)
 
 
-def _on_cpu(node: Node) -> Iterator[bool]:
-    """Of each tensor of a call but attention's idle seeds: is it on the CPU?"""
+def _on_cpu(node: Node, states: set[Value | None]) -> bool:
+    """Whether a call touches a tensor of the CPU, but for states of generators and attention's idle
+    seeds, which are no reason.
+    """
     if "attention" in str(node.op):
-        return
-    values: list[Value | None] = [*node.operands(), *node.outputs]
-    for value in values:
-        if value is not None:
-            yield value.spec.device.type == "cpu"
+        return False
+    values = {*node.operands(), *node.outputs} - states - {None}
+    return any(value is not None and value.spec.device.type == "cpu" for value in values)
 
 
 def _is_ours(operator: str) -> bool:
-    return operator.startswith(("aten.", "prims."))
+    return operator.startswith(("aten.", "prims.", "flambeau."))
 
 
 def _without_out(operator: str) -> str:
