@@ -977,3 +977,56 @@ def test_a_launch_of_a_triton_kernel_breaks_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "['capture', 'break', 'capture']"
+
+
+# ---------------------------------------------------------------- torch's operators on functions
+
+
+def _states(decay: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """h[i] = decay[i] * h[i - 1] + inputs[i], step by step."""
+    h, states = torch.zeros_like(inputs[0]), []
+    for a, x in zip(decay, inputs, strict=True):
+        h = a * h + x
+        states.append(h)
+    return torch.stack(states)
+
+
+def _scanned(decay: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """The same by the operator of which GPUs have a pointwise form."""
+
+    def combine(a: Any, x: Any, b: Any, y: Any) -> Any:
+        return [a * b, b * x + y]
+
+    return torch.ops.higher_order.associative_scan(combine, [decay, inputs], ())[1]
+
+
+@pytest.mark.parametrize("length", [2, 7])
+def test_an_associative_scan(length: int) -> None:
+    inputs = [torch.randn(length, 3, requires_grad=True) for _ in range(2)]
+    compiled = flambeau.compile(lambda a, x: _scanned(a.sigmoid(), x * 2).sin(), fullgraph=True)
+    got, want = compiled(*inputs), _states(inputs[0].sigmoid(), inputs[1] * 2).sin()
+    torch.testing.assert_close(got, want)
+    tangent = torch.randn_like(want)
+    torch.testing.assert_close(
+        torch.autograd.grad(got, inputs, tangent), torch.autograd.grad(want, inputs, tangent)
+    )
+
+
+def test_an_operator_on_functions_that_is_not_captured_breaks_once() -> None:
+    from torch._higher_order_ops.scan import scan
+
+    def function(h: torch.Tensor, xs: torch.Tensor) -> torch.Tensor:
+        return scan(lambda c, x: (torch.tanh(c + x), c * x), h, xs + 1, dim=0)[1].sin()
+
+    h, xs = torch.randn(4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    compiled = flambeau.compile(function)
+    want = function(h, xs)
+    for _ in range(2):
+        got = compiled(h, xs)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(
+            torch.autograd.grad(got.sum(), (h, xs)),
+            torch.autograd.grad(want.sum(), (h, xs), retain_graph=True),
+        )
+    (found,) = flambeau.explain(compiled).breaks
+    assert "torch.ops.higher_order.scan" in str(found)

@@ -19,7 +19,7 @@ import torch
 from flambeau_capture.compiler_functions import disabled_reason
 from flambeau_capture.core import core
 from flambeau_capture.frame_hook import hook_works
-from flambeau_capture.interpreter.calling import KERNEL_LAUNCHERS
+from flambeau_capture.interpreter.calling import HIGHER_ORDER_OPERATORS, KERNEL_LAUNCHERS
 from flambeau_capture.interpreter.values.classes import is_trusted
 from flambeau_prims.fork_safety import fork_safe_lock
 
@@ -72,7 +72,8 @@ class HookedFrames:
         disabled = disabled_reason(function)
         if disabled is not None:
             return disabled[0] == "compiler-disable"
-        if (function.__globals__.get("__name__") or "").startswith(KERNEL_LAUNCHERS):
+        module = function.__globals__.get("__name__") or ""
+        if module.startswith((*KERNEL_LAUNCHERS, HIGHER_ORDER_OPERATORS)):
             return True
         if not _is_program(function):
             return False

@@ -82,6 +82,8 @@ _READS_CALLER = frozenset({"_caller", "_getframe", "_getframemodulename"})
 """Names in functions of the typing modules that look at the function that called them."""
 KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
 """Modules of Triton that build and launch kernels: neither followed nor captured."""
+HIGHER_ORDER_OPERATORS = "torch._higher_order_ops."
+"""The package of torch's operators on functions, which trace these with tracers of their own."""
 _TYPE_CALL = type.__dict__["__call__"]
 
 
@@ -188,6 +190,17 @@ def _call_instance(
     if is_native(lookup(machine, kind, "__call__")):
         return call_native(machine, function, args, kwargs)
     raise GraphBreak("unknown-c-function", f"call of a {kind.__module__}.{kind.__qualname__}")
+
+
+def _call_higher_order(
+    machine: Machine, operator: Any, args: Args, kwargs: Kwargs, in_place: bool
+) -> Any:
+    """An operator on functions: what it does with them happens below the dispatcher."""
+    substitute = SUBSTITUTES.get(id(operator))
+    if substitute is None:
+        detail = f"call of torch.ops.higher_order.{operator.__name__}"
+        raise GraphBreak("higher-order-operator", detail)
+    return substitute(machine, args, kwargs)
 
 
 def _raise_not_callable(machine: Machine, value: Any) -> NoReturn:
@@ -739,6 +752,7 @@ _CALLS: dict[type, Callable[[Machine, Any, Args, Kwargs, bool], Any]] = {
 _CALLS_OF_SUBTYPES = {
     type: lambda machine, cls, args, kwargs, _: construct(machine, cls, args, kwargs),
     HigherOrder: _record,
+    torch._ops.HigherOrderOperator: _call_higher_order,
     Proxy: lambda machine, proxy, args, kwargs, _: proxy(*args, **kwargs),
     staticmethod: lambda machine, static, args, kwargs, _: call(
         machine, static.__func__, args, kwargs

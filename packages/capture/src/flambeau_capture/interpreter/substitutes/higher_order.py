@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -360,13 +361,22 @@ substitute_for(torch.cond)(_cond)
 substitute_for(torch.while_loop)(_while_loop)
 
 
-# ---------------------------------------------------------------- flex attention
+# ---------------------------------------------------------------- operators on functions
 
 
-@substitute_for(type(torch.ops.higher_order.flex_attention).__call__)
+@substitute_for(torch.ops.higher_order.flex_attention)
 def _flex_attention(machine: Machine, args: Any, kwargs: Any) -> Any:
     machine.positions += 1
     try:
-        return machine.call(attend, args[1:], kwargs)
+        return machine.call(attend, args, kwargs)
     finally:
         machine.positions -= 1
+
+
+@substitute_for(torch.ops.higher_order.associative_scan)
+def _associative_scan(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """In calls of the function on whole halves of the rows, as where it need not be pointwise."""
+    named = dict(zip(("combine_fn", "xs", "additional_inputs"), args, strict=False)) | kwargs
+    given = (named["combine_fn"], named["xs"])
+    lifted = {"additional_inputs": named["additional_inputs"]}
+    return machine.call(generic_associative_scan, given, lifted)
