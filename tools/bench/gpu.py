@@ -80,10 +80,10 @@ def in_process(case: str, candidates: Sequence[str], rounds: int) -> dict[str, A
 
 def fill_caches(cases: Sequence[str], candidates: Sequence[str], jobs: int) -> None:
     """Compile every case once, `jobs` processes at a time, so that the measured processes find
-    their kernels on disk.
+    their kernels on disk. With no jobs, they are there.
     """
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda case: in_process(case, candidates, 0), cases))
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        list(pool.map(lambda case: in_process(case, candidates, 0), cases if jobs else ()))
 
 
 def time_table(cases: Sequence[str], rounds: int) -> tuple[list[str], list[list[str]]]:
