@@ -183,6 +183,19 @@ def test_rounded_to_the_end_is_the_start(generator: Generators, dtype: torch.dty
     assert torch.equal(wide(), expected.float())
 
 
+def test_numbers_like_another_tensors_are_those_of_the_fills(generator: Generators) -> None:
+    x = torch.empty(7, 30).t()
+    like = compiled(lambda x: (torch.rand_like(x), torch.randn_like(x)))
+    filled = compiled(lambda x: (torch.empty_like(x).uniform_(), torch.empty_like(x).normal_()))
+    start = generator.offset
+    got = like(x)
+    end, generator.offset = generator.offset, start
+    for one, want in zip(got, filled(x), strict=True):
+        assert one.stride() == want.stride()
+        assert torch.equal(one, want)
+    assert generator.offset == end > start
+
+
 def test_normal_numbers(generator: Generators) -> None:
     first, second = compiled(lambda: (torch.randn(6000), torch.empty(60, 100).normal_(1.5, 0.25)))()
     for drawn, offset, mean, std in ((first, 40, 0.0, 1.0), (second, 48, 1.5, 0.25)):

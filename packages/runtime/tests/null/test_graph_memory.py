@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -217,7 +218,11 @@ def test_attention_without_dropout_makes_a_seed_that_nobody_reads() -> None:
     assert not draws_random_numbers(program)
 
 
-def test_attention_with_dropout_keeps_its_seed_on_the_cpu() -> None:
+def test_attention_with_dropout_makes_a_seed_for_its_backward_only() -> None:
     program = attention(0.5)
-    assert refusal(program, any_operator=False) == "it uses tensors of the CPU"
+    assert idle_tensors(program) == {"seed", "offset"}
+    assert refusal(program, any_operator=False) is None
     assert draws_random_numbers(program)
+    training = dataclasses.replace(program, outputs=("o", "seed", "offset"))
+    assert not idle_tensors(training)
+    assert refusal(training, any_operator=False) == "it uses tensors of the CPU"

@@ -52,7 +52,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "draws random numbers, in eager's order and stream": (
         "bernoulli", "random", "normal", "cauchy", "log_normal", "geometric", "multinomial",
-        "poisson", "_standard_gamma", "randperm", "rand_like", "randn_like", "randint_like",
+        "poisson", "_standard_gamma", "randperm", "randint_like",
         "rrelu_with_noise", "rrelu_with_noise_functional", "rrelu_with_noise_backward", "binomial",
         "_sample_dirichlet",
     ),

@@ -120,6 +120,12 @@ def rand(b: Builder, size: Any, *, generator: Any = None, **options: Any) -> Val
     return _uniform(b, 0.0, 1.0, generator)
 
 
+@decomposition(aten.rand_like.default)
+def rand_like(b: Builder, x: Value, **options: Any) -> Value:
+    """Uniform in [0, 1), in the shape of another tensor."""
+    return _uniform(b, 0.0, 1.0, None)
+
+
 @decomposition(aten.uniform.default)
 def uniform(
     b: Builder, x: Value, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None
@@ -301,6 +307,12 @@ _TURN = 6.2831854820251465 * 2.0**-32
 def randn(b: Builder, size: Any, *, generator: Any = None, **options: Any) -> Value:
     """Normal numbers."""
     return _normal(b, 0.0, 1.0, generator)
+
+
+@decomposition(aten.randn_like.default)
+def randn_like(b: Builder, x: Value, **options: Any) -> Value:
+    """Normal numbers in the shape of another tensor."""
+    return _normal(b, 0.0, 1.0, None)
 
 
 @decomposition(aten.normal_functional.default)

@@ -33,15 +33,21 @@ LIBRARY_SETTINGS: tuple[Callable[[], Any], ...] = tuple(
 
 @dataclass
 class Timing:
-    """The time of one plain call: of the host, and of the device once it is known."""
+    """The time of one plain call: of the host, and of the device once it is known.
+
+    Its events go as soon as they have been read: torch ends a forked process that frees one.
+    """
 
     host: float
-    start: Any
-    end: Any
+    events: tuple[Any, Any] | None = None
+    seconds: float | None = None
 
     def device(self) -> float | None:
         """Seconds on the device; None while the call is under way."""
-        return self.start.elapsed_time(self.end) * 1e-3 if self.end.query() else None
+        if self.events is not None and self.events[1].query():
+            start, end = self.events
+            self.seconds, self.events = start.elapsed_time(end) * 1e-3, None
+        return self.seconds
 
 
 class Gpu:
@@ -77,4 +83,4 @@ class Gpu:
         start.record(stream)
         result = call(*args)
         end.record(stream)
-        return result, Timing(time.perf_counter() - before, start, end)
+        return result, Timing(time.perf_counter() - before, (start, end))

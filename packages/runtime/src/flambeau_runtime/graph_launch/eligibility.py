@@ -93,13 +93,15 @@ def _operator_refusal(op: str, *, any_operator: bool) -> str | None:
 
 def idle_tensors(program: Program) -> frozenset[str]:
     """The tensors of the CPU whose memory no step reads: attention without dropout makes a seed and
-    an offset on the CPU, and hands them to its backward, which draws nothing either; kernels that
-    draw are passed the elements of a generator's state.
+    an offset on the CPU, and hands them to its backward, which draws nothing either; with dropout,
+    nobody reads them where there is no backward; kernels that draw are passed the elements of a
+    generator's state.
     """
-    idle = {program.inputs[symbol.input] for symbol in program.symbols if symbol.is_element}
+    read: set[str] = set()
     for step in program.steps:
         if isinstance(step, Extern):
-            idle.difference_update(refs_of((step.args, step.kwargs)))
+            read.update(refs_of((step.args, step.kwargs)))
+    idle = {program.inputs[symbol.input] for symbol in program.symbols if symbol.is_element} - read
     for step in program.steps:
         if isinstance(step, Reserve):
             idle.add(step.name)
@@ -107,6 +109,9 @@ def idle_tensors(program: Program) -> frozenset[str]:
             given = (argument_of(step, name) for name in ("philox_seed", "philox_offset"))
             idle.update(arg.name for arg in given if isinstance(arg, Ref))
             idle.update(filter(None, step.outputs))
+        elif isinstance(step, Extern) and "attention" in step.op:
+            kept = read.union(out for out in program.outputs if isinstance(out, str))
+            idle.update(out for out in step.outputs if out is not None and out not in kept)
     return frozenset(
         tensor.name for tensor in program.tensors if tensor.name in idle and tensor.device == "cpu"
     )

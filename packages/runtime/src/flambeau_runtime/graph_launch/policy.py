@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from flambeau_runtime.graph_launch.device import Timing
 from flambeau_runtime.graph_launch.record import CannotRecord, Recorded
 from flambeau_runtime.program import Extern, Launch
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
     from types import ModuleType
 
-    from flambeau_runtime.graph_launch.device import Gpu, Timing
+    from flambeau_runtime.graph_launch.device import Gpu
     from flambeau_runtime.graph_launch.record import Recorder
     from flambeau_runtime.program import Program
 
@@ -225,8 +226,11 @@ class LaunchPolicy:
         return 1 if self.always else TIMED_CALL
 
     def _timed(self, situation: Situation, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Launch plainly, take the time, and remember the outputs."""
-        outputs, situation.timing = self.gpu.timed(self.executor, args)
+        """Launch plainly, take the time if it counts, and remember the outputs."""
+        if self.always:
+            outputs, situation.timing = self.executor(*args), Timing(0.0)
+        else:
+            outputs, situation.timing = self.gpu.timed(self.executor, args)
         situation.watched = [
             (number, StorageWeakRef(out.untyped_storage()))
             for number, out in enumerate(outputs[: self.recorder.public])
