@@ -35,7 +35,7 @@ def test_every_file_of_a_registry_is_listed():
     files = {module.name for module in pkgutil.iter_modules(rules.__path__)}
     assert files == {*rules.MODULES, "overloads", "registry"}
     files = {module.name for module in pkgutil.iter_modules(decompositions.__path__)}
-    assert files == {*decompositions.MODULES, "registry", "extern", "windows"}
+    assert files == {*decompositions.MODULES, "registry", "extern", "windows", "adaptive"}
     assert len(registered()) > 200
 
 

@@ -120,10 +120,10 @@ def rand(b: Builder, size: Any, *, generator: Any = None, **options: Any) -> Val
     return _uniform(b, 0.0, 1.0, generator)
 
 
-@decomposition(aten.rand_like.default)
-def rand_like(b: Builder, x: Value, **options: Any) -> Value:
+@decomposition(aten.rand_like.default, aten.rand_like.generator)
+def rand_like(b: Builder, x: Value, *, generator: Any = None, **options: Any) -> Value:
     """Uniform in [0, 1), in the shape of another tensor."""
-    return _uniform(b, 0.0, 1.0, None)
+    return _uniform(b, 0.0, 1.0, generator)
 
 
 @decomposition(aten.uniform.default)
@@ -309,10 +309,10 @@ def randn(b: Builder, size: Any, *, generator: Any = None, **options: Any) -> Va
     return _normal(b, 0.0, 1.0, generator)
 
 
-@decomposition(aten.randn_like.default)
-def randn_like(b: Builder, x: Value, **options: Any) -> Value:
+@decomposition(aten.randn_like.default, aten.randn_like.generator)
+def randn_like(b: Builder, x: Value, *, generator: Any = None, **options: Any) -> Value:
     """Normal numbers in the shape of another tensor."""
-    return _normal(b, 0.0, 1.0, None)
+    return _normal(b, 0.0, 1.0, generator)
 
 
 @decomposition(aten.normal_functional.default)
