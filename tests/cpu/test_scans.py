@@ -106,6 +106,18 @@ def test_as_eager(name: str) -> None:
     assert not found, "\n".join(found)
 
 
+def places_among_themselves(x):
+    y = torch.sigmoid(x)
+    return torch.bucketize(y, y.flatten().sort().values, right=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_computed_values_equal_their_copies_among_boundaries(dtype: torch.dtype) -> None:
+    x = torch.linspace(-3, 3, 17 * 33)[torch.randperm(17 * 33)].reshape(17, 33).to(dtype)
+    compiled = flambeau.compile(places_among_themselves, fullgraph=True)
+    assert torch.equal(compiled(x), places_among_themselves(x))
+
+
 @pytest.mark.parametrize("name", ["rows", "columns", "trapezoids", "logarithms", "ranked"])
 def test_forward_and_backward_call_no_aten(name: str) -> None:
     function, make = PROGRAMS[name]

@@ -72,6 +72,17 @@ def test_search(tester, count, right):
     tester.check(lambda b, e, x: b.add(b.searchsorted(b.mul(e, 2.0), b.neg(x), right), 1), edges, x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_search_for_computed_halves_among_themselves(tester, dtype):
+    def build(b, x, right):
+        y = b.cast(b.mul(b.cast(x, torch.float32), 3.0), dtype)
+        return b.searchsorted(b.sort(y, 1, False, 64), y, right)
+
+    x = torch.randn(8, 64).to(dtype)
+    for right in (False, True):
+        tester.check(lambda b, x, right=right: build(b, x, right), x)
+
+
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort(tester, descending):
     for x in (*inputs(), torch.randint(0, 4, (6, 40)), torch.rand(3, 50) > 0.5):

@@ -275,8 +275,9 @@ def index_put(x: Spec, indices: Sequence[Spec | None], source: Spec, accumulate:
 
 def searchsorted(boundaries: Spec, x: Spec, right: bool) -> Spec:
     """A place for each value."""
-    if boundaries.ndim == 0 or _same_dtype([boundaries, x]) in (torch.float16, torch.bfloat16):
+    if boundaries.ndim == 0:
         raise TypeError(f"a search of {x} in {boundaries}")
+    _same_dtype([boundaries, x])
     if boundaries.ndim != 1:
         _same_shape([each.replace(shape=each.shape[:-1], stride=None) for each in (boundaries, x)])
     return _fresh_like([x], torch.int64)

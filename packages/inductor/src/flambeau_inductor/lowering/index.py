@@ -12,6 +12,7 @@ from flambeau_inductor.ir import Compute, Constant
 from flambeau_inductor.lowering.realize import result_of
 from flambeau_inductor.lowering.registry import element_rule
 from flambeau_inductor.lowering.value_bounds import lies_inside
+from flambeau_prims.builder import compute_dtype
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import Kind, Prim
 
@@ -112,14 +113,15 @@ def lower_searchsorted(elements: Elements, node: Node, index: Index) -> str:
     """Halvings of the boundaries that are left, whose number does not depend on the data."""
     boundaries, x, right = node.args
     builder = elements.builder
-    value = elements.element(x, index)
+    dtype = compute_dtype(x.spec.dtype)
+    value = builder.cast(elements.element(x, index), dtype)
     row = index[:-1] if boundaries.spec.ndim > 1 else ()
     left = count = boundaries.spec.shape[-1]
     first = builder.constant(0, torch.int64)
     start: sympy.Expr = sympy.S.Zero
     while left:
         half = max(1, left // 2)
-        boundary = elements.element(boundaries, (*row, start + (half - 1)))
+        boundary = builder.cast(elements.element(boundaries, (*row, start + (half - 1))), dtype)
         beyond = builder.pointwise("gt" if right else "ge", boundary, value)
         moved = builder.pointwise("add", first, builder.constant(half, torch.int64))
         first = builder.pointwise("where", beyond, first, moved)

@@ -150,6 +150,8 @@ class _Realizer:
         self.options = options
         self.must: set[Value] = set()
         self.broadcast: set[Value] = set()
+        self.searched: set[Value] = set()
+        """The values whose places among boundaries are searched."""
         self.roots = view_roots(graph)
         self.readers: dict[Value, int] = {}
         """How many computing nodes read each value that is no view, through views or not."""
@@ -194,8 +196,11 @@ class _Realizer:
             self.must.update(out for out in node.outputs if out is not None)
         elif node.op.kind in NESTS:
             self.must.add(result_of(node))
-        elif node.op.name in ("as_strided", "searchsorted"):
+        elif node.op.name == "as_strided":
             self.require(node.args[0])
+        elif node.op.name == "searchsorted":
+            self.require(node.args[0])
+            self.searched.add(self.root(node.args[1]))
         elif node.op.name == "expand":
             x, out = node.args[0], result_of(node)
             if _elements(out) > _elements(x):
@@ -258,6 +263,8 @@ class _Realizer:
             or (several and traits.cost > options.inline_cost)
             or self.is_cheaper_stored(out, traits)
             or traits.cost * (len(self.windows.get(out, ())) - 1) > MOVED_COST
+            # The boundaries may come from the other reader: a value must equal its copy there.
+            or (several and out in self.searched)
             or (out in self.broadcast and traits.cost >= self.cheap(out, traits))
         ):
             self.must.add(out)

@@ -56,5 +56,5 @@ def _search(b: Builder, boundaries: Value, x: Any, out_int32: bool, right: bool)
         or have.device != want.device
     ):
         return NotImplemented
-    places = b.searchsorted(b.widen(boundaries), b.widen(x), right)
+    places = b.searchsorted(boundaries, x, right)
     return b.cast(places, torch.int32) if out_int32 else places
