@@ -49,7 +49,8 @@ class Resampling:
 
     `ratio`: elements per place. `corners`: the first and last places are the first and last
     elements; else places and elements are intervals of one line. `kind`: "linear", "cubic",
-    "antialiased_linear" or "antialiased_cubic".
+    "antialiased_linear" or "antialiased_cubic". `kept`: each place is its element, and no neighbour
+    is read, whose nan would spread.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class Resampling:
     ratio: float | FloatExpr
     corners: bool
     dtype: torch.dtype
+    kept: bool = False
 
     @property
     def is_symbolic(self) -> bool:
@@ -82,7 +84,8 @@ def resamplings(
     dtype = compute_dtype(like.dtype)
     for d, (size, new) in enumerate(zip(shape, wanted, strict=True)):
         scale = scales[d] if d < len(scales) else None
-        if per_dim and sizes.eq(size, new):
+        kept = per_dim and sizes.eq(size, new)
+        if kept:
             scale = None
         ratio: Any
         if corners:
@@ -93,7 +96,7 @@ def resamplings(
             ratio = float_of("/", size, new)
         if not isinstance(ratio, FloatExpr):
             ratio = torch.tensor(ratio, dtype=dtype).item()
-        result.append(Resampling(kind, size, new, ratio, corners, dtype))
+        result.append(Resampling(kind, size, new, ratio, corners, dtype, kept))
     return result
 
 
@@ -109,6 +112,10 @@ def taps(ops: Any, dim: Resampling, position: Any) -> list[Tap]:
     """What the places at `position` read. `ops`: a Builder, or the primitives on real tensors."""
     if dim.kind.startswith("antialiased"):
         return _antialiased_taps(ops, dim, position)
+    if dim.kept:
+        # As eager multiplies: inf * 0 is nan.
+        part = ops.mul(ops.cast(position, dim.dtype), 0.0)
+        return [(position, ops.sub(1.0, part)), (position, part)]
     source = _source(ops, dim, position)
     if dim.kind == "linear":
         last = dim.size - 1
@@ -207,15 +214,19 @@ def upsample(
     on_cpu = x.spec.device.type == "cpu"
     per_dim = on_cpu and kind != "cubic"
     dims = resamplings(kind, x.spec.shape[2:], output_size, corners, scales, x.spec, per_dim)
-    if _is_copy(dims) and not (on_cpu and kind == "cubic"):
+    antialiased = kind.startswith("antialiased")
+    if _is_copy(dims) and (antialiased or not on_cpu):
         return b.clone(x)
-    if not kind.startswith("antialiased"):
+    if not antialiased:
         return _sampled(b, x, dims, 2)
+    if on_cpu and sizes.eq(output_size[-1], 1):
+        return NotImplemented  # eager reads other rows there, depending on the strides
     if any(dim.is_symbolic or _support(dim) * 2 > LARGEST_UNROLLED for dim in dims):
         return NotImplemented
     x = b.widen(x)
     for d in reversed(range(len(dims))):
-        x = _sampled(b, x, dims[d : d + 1], 2 + d)
+        if not dims[d].kept:
+            x = _sampled(b, x, dims[d : d + 1], 2 + d)
     return x
 
 
@@ -235,6 +246,13 @@ def _sampled(b: Builder, x: Value, dims: Sequence[Resampling], first: int) -> Va
         if len(chosen) == len(dims):
             return b.widen(b.index(x, [*[None] * first, *chosen]))
         parts = [b.mul(total((*chosen, index)), weight) for index, weight in read[len(chosen)]]
+        if dims[len(chosen)].kind.startswith("antialiased"):
+            # Elements that are not under the filter may be inf or nan.
+            weights = [weight for _, weight in read[len(chosen)]]
+            parts = [
+                b.where(b.eq(weight, 0.0), 0.0, part)
+                for weight, part in zip(weights, parts, strict=True)
+            ]
         result = parts[0]
         for part in parts[1:]:
             result = b.add(result, part)

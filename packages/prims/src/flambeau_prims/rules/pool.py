@@ -184,6 +184,7 @@ def average_pool(
     """Means of windows."""
     if spatial == 3:
         refuse("avg_pool3d_out_frame", self.dtype, self.device, "H")
+        _check_kernel_fits(self, spread(kernel_size, 3))
     if divisor_override == 0:
         raise RuntimeError("divisor must be not zero")
     name = f"avg_pool{spatial}d"
@@ -191,6 +192,19 @@ def average_pool(
         raise not_implemented(name, self.dtype)
     window = (kernel_size, stride, padding, (1,))
     return _pooled(self, windowed_shape(self, spatial, *window, ceil_mode, name), spatial)
+
+
+def _check_kernel_fits(self: Spec, kernel: tuple[Size, ...]) -> None:
+    """In three dimensions a kernel may not reach over the image, padded or not."""
+    _check_spatial(self, 3)
+    image = self.shape[-3:]
+    if not all(ge(size, extent) for size, extent in zip(image, kernel, strict=True)):
+        t, h, w = image
+        kt, kh, kw = kernel
+        raise RuntimeError(
+            f"input image (T: {t} H: {h} W: {w}) smaller than kernel size "
+            f"(kT: {kt} kH: {kh} kW: {kw})"
+        )
 
 
 def _adapted(self: Spec, output_size: Sizes, spatial: int) -> tuple[Size, ...]:

@@ -97,11 +97,18 @@ def upsample_antialiased(self: Spec, output_size: Sizes) -> Spec:
     return upsample(self, output_size)
 
 
-@rule(*_defaults(" ".join(f"{name}_backward" for name in _ANTIALIASED.split())))
+@rule(*_defaults("_upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa_backward"))
 def upsample_antialiased_backward(grad_output: Spec, *args: Any, **options: Any) -> Spec:
     """The input's shape, in the gradient's memory format."""
     refuse("upsample_aa_backward", grad_output.dtype, grad_output.device, "H")
     return upsample_backward(grad_output, *args, **options)
+
+
+@rule(*_defaults("_upsample_bicubic2d_aa_backward"))
+def upsample_antialiased_backward_packed(grad_output: Spec, input_size: Sizes) -> Spec:
+    """The input's shape, row-major."""
+    refuse("upsample_aa_backward", grad_output.dtype, grad_output.device, "H")
+    return grad_output.fresh(tuple(input_size))
 
 
 # 2. Sampling at a grid
