@@ -84,6 +84,18 @@ def test_changes_are_seen() -> None:
     compare(program, model)
 
 
+def test_other_data_is_seen() -> None:
+    model = trained()
+    program = compiled(model)
+    compare(program, model)
+    for _ in range(3):
+        model.convolution.weight.data = model.convolution.weight.data * 2
+        compare(program, model)
+    vector = nn.utils.parameters_to_vector(model.parameters())
+    nn.utils.vector_to_parameters(vector * 0.5, model.parameters())
+    compare(program, model)
+
+
 def test_parameters_that_change_in_every_call() -> None:
     model = trained()
     program = compiled(model)

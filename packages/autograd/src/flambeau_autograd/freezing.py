@@ -16,8 +16,9 @@
                                                    }
 
 The first graph runs when the program is compiled, and again before a call that passes another
-tensor or one that has been written to (`Tensor._version`). Tensors that change often are frozen no
-more. A write that moves no version counter (`w.data.copy_`, another library's) is not seen.
+tensor or one that has been written to (`Tensor._version`) or given other data (`w.data = ...`).
+Tensors that change often are frozen no more. A write that moves no version counter (`w.data.copy_`,
+another library's) is not seen.
 
 For graphs of inference. Random draws, checks of the data, and what is computed from symbolic sizes
 stay. Views stay with their readers: they cost nothing.
@@ -54,6 +55,7 @@ MOST_CHANGES = 4
 
 _ATTRIBUTE = re.compile(r"\.[^\W\d]\w*$")
 _version = attrgetter("_version")
+_address = torch.Tensor.data_ptr
 
 
 def is_frozen(tensor: Any, source: str) -> bool:
@@ -245,10 +247,15 @@ def _before(
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The results of frozen tensors, as they were at these versions."""
+    """The results of frozen tensors, as they were at these versions, with this data.
+
+    The data is held, so no other data has its address.
+    """
 
     tensors: tuple[torch.Tensor, ...]
     versions: tuple[int, ...]
+    addresses: tuple[int, ...]
+    data: tuple[torch.Tensor, ...]
     results: tuple[Any, ...]
 
 
@@ -263,7 +270,7 @@ class _Frozen:
         self.passed = _getter(split.passed)
         self.run = compiler(split.after, "inference")
         self.compiler = compiler
-        self.state = _State((), (), ())
+        self.state = _State((), (), (), (), ())
         self.changes = -1
         # A program hands out strided tensors only.
         self.packs = any("mkldnn" in str(node.op) for node in self.before.nodes)
@@ -277,6 +284,7 @@ class _Frozen:
             len(state.tensors) == len(tensors)
             and all(map(is_, state.tensors, tensors))
             and tuple(map(_version, tensors)) == state.versions
+            and tuple(map(_address, tensors)) == state.addresses
         ):
             if self.in_every_call is not None:
                 return self.run(*self.passed(args), *self.in_every_call(*tensors))
@@ -286,9 +294,11 @@ class _Frozen:
     def compute(self, tensors: tuple[torch.Tensor, ...]) -> _State:
         """Compute anew what is frozen."""
         versions = tuple(map(_version, tensors))
+        addresses = tuple(map(_address, tensors))
         with torch.inference_mode(False), torch.no_grad():
+            data = tuple(tensor.detach() for tensor in tensors)
             results = run_graph(self.before, tensors)
-        state = self.state = _State(tensors, versions, results)
+        state = self.state = _State(tensors, versions, addresses, data, results)
         self.changes += 1
         if self.changes == MOST_CHANGES and not self.packs:
             self.in_every_call = self.compiler(self.before, "inference")
