@@ -142,3 +142,24 @@ def test_sizes_are_numbers(at: int) -> None:
     for rows, columns, length in ((2, 4, 7), (3, 4, 9), (2, 4, 7), (5, 8, 3)):
         x, y = torch.randn(rows, columns), torch.randn(length)
         assert run(x, y) == program(x, y)
+
+
+@pytest.mark.parametrize("bad", [-3, 2, -3_000_000])
+def test_an_index_of_an_update_outside_of_its_input(bad: int) -> None:
+    """`y` is read after it is written, so it is not updated in place."""
+
+    def update(
+        x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        before = torch.softmax(y, 1)
+        y[rows] = x
+        before.masked_fill_(y > 0.5, 0.25)
+        return x * 1.5, before[1:]
+
+    compiled = flambeau.compile(update, fullgraph=True)
+    x, y = torch.randn(2, 2), torch.randn(2, 2)
+    compiled(x, y, torch.tensor([0, 1]))
+    held = y.clone()
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(x, y, torch.tensor([0, bad]))
+    assert torch.equal(y, held)

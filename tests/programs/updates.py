@@ -81,6 +81,13 @@ OTHER_CASES: dict[str, tuple[str, ...]] = {
         "y = torch.zeros_like(x)", "y.index_put_((rows,), k[:3], accumulate=True)", "y, y + 1",
     ),
     "result_read_before": ("y = x * 2", "z = y.sum()", "y.index_add_(0, rows, k[:3])", "y, z"),
+    "old_scattered_later": (
+        "r = rows.argsort()[:, None].expand(3, 24)", "y = x.scatter(0, r, k)", "x[0] = y[0].sum()",
+        "x.scatter(0, r, y)",
+    ),
+    "scattered_then_overwritten": (
+        "y = x.index_copy(0, rows, k[:3])", "x[0] = y.sum()", "x.index_copy(0, rows, y[:3])",
+    ),
     "both_results": ("y = x * 2", "z = y.index_add(0, rows, k[:3])", "y, z"),
 }  # fmt: skip
 

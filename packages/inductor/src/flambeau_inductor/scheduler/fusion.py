@@ -19,12 +19,14 @@ from flambeau_inductor.scheduler.groups import (
     Accesses,
     Group,
     Order,
+    checked_before,
     dependencies,
     group_of,
     is_column_reduction,
     map_accesses,
     map_members,
     math_for,
+    only_checks,
 )
 from flambeau_inductor.scheduler.match_axes import Match, matches, numel
 
@@ -206,6 +208,8 @@ class _Fuser:
                 n.can_raise for n in checking.nodes
             ):
                 return "an input is written when all indices have been checked"
+            if any(map(only_checks, checking.nests)) and any(map(checked_before, writing.nests)):
+                return "the indices of one are checked by the other"
         reason = _scattered(a, b) or self.updated(a, b) or self.unprofitable(a, b)
         if reason:
             return reason

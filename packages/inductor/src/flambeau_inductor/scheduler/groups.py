@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from flambeau_inductor.indexing.expressions import linear_parts
+from flambeau_inductor.indexing.expressions import free_names, linear_parts
 from flambeau_inductor.indexing.ranges import RangedMath
-from flambeau_inductor.ir import finds_positions, scan_direction
+from flambeau_inductor.ir import Load, Store, finds_positions, scan_direction
 from flambeau_inductor.lowering.split_axes import rewrite
 from flambeau_inductor.nodes import ExternCall, LoopNest
 
@@ -49,6 +49,11 @@ class Group:
         return [node for node, _ in self.members]
 
     @property
+    def nests(self) -> list[LoopNest]:
+        """The members that are loop nests."""
+        return [node for node, _ in self.members if isinstance(node, LoopNest)]
+
+    @property
     def is_extern(self) -> bool:
         """Whether this is an extern call."""
         return isinstance(self.members[0][0], ExternCall)
@@ -63,8 +68,7 @@ class Group:
     @property
     def scattered(self) -> dict[str, str]:
         """The buffers that members write at computed places, with the modes of the scatters."""
-        nests = [node for node in self.nodes if not isinstance(node, ExternCall)]
-        return {name: mode for nest in nests for name, mode in nest.scattered.items()}
+        return {name: mode for nest in self.nests for name, mode in nest.scattered.items()}
 
     @property
     def scan_direction(self) -> bool | None:
@@ -178,7 +182,8 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
     Nodes that write to inputs follow all that may raise: a call of the program that raises has
     changed nothing of its caller's. What may fail for what its operands hold follows the checks in
     front of it in the program, which may be what it relies on: an accelerator that meets an index
-    out of bounds does not come back, nor do all operators of others.
+    out of bounds does not come back, nor do all operators of others. A nest whose indices another
+    checks follows that one.
     """
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
@@ -188,6 +193,7 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
     last_side_effect: int | None = None
     last_check: int | None = None
     raising: set[int] = set()
+    checks: list[int] = []
     result = []
     inputs = {name for name, buffer in lowered.buffers.items() if buffer.role == "input"}
     for number, node in enumerate(lowered.nodes):
@@ -207,6 +213,11 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
                 needs.update(raising)
         if last_check is not None and node.relies_on_checks:
             needs.add(last_check)
+        if isinstance(node, LoopNest):
+            if checked_before(node):
+                needs.update(checks)
+            elif only_checks(node):
+                checks.append(number)
         if isinstance(node, ExternCall) and node.side_effect:
             if last_side_effect is not None:
                 needs.add(last_side_effect)
@@ -222,6 +233,21 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
         needs.discard(number)
         result.append(needs)
     return result
+
+
+def only_checks(nest: LoopNest) -> bool:
+    """Whether a nest checks indices for others (update_in_place splits such nests off)."""
+    return not nest.stores and nest.relies_on_checks
+
+
+def checked_before(nest: LoopNest) -> bool:
+    """Whether a nest reads or writes at computed indices that it does not check."""
+    return not nest.relies_on_checks and any(
+        name[0] == "v"
+        for statement in nest.body
+        if isinstance(statement, (Load, Store))
+        for name in free_names(statement.index)
+    )
 
 
 def is_column_reduction(nest: LoopNest, hint: Callable[[sympy.Expr], int]) -> bool:

@@ -197,13 +197,28 @@ class _Sharing:
         if any(n in before and not self.only_in_place(n, source, target) for n in writes):
             return False
         saved = list(self.order.before)
-        for number in writes:
-            bits = self.order.closure(before - {number})
+        behind = dict.fromkeys(writes, before)
+        if is_input:
+            behind.update(self.overwritten_last(source, target))
+        for number, needs in behind.items():
+            bits = self.order.closure(needs - {number})
             if bits >> number & 1:
                 self.order.before = saved
                 return False
             self.order.extend(number, bits)
         return True
+
+    def overwritten_last(self, source: str, target: str) -> dict[int, set[int]]:
+        """What comes before each write to an input whose memory the target has: all that writes or
+        reads the target there.
+        """
+        root = self.root.get(source, source)
+        users = {*self.readers.get(target, ()), *self.writers[target]}
+        return {
+            number: users
+            for number in self.writers[root]
+            if (copy := self.copies.get(number)) is None or copy.source != target
+        }
 
     def only_in_place(self, number: int, source: str, target: str) -> bool:
         """Whether a node reads the source only where it writes the target."""
