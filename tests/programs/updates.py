@@ -91,6 +91,15 @@ OTHER_CASES: dict[str, tuple[str, ...]] = {
     "both_results": ("y = x * 2", "z = y.index_add(0, rows, k[:3])", "y, z"),
 }  # fmt: skip
 
+
+def scaled_beside_softmax(x: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """One result may take the memory of `y` only behind the last pass of the softmax over it."""
+    y = x.index_add(0, k, x[:2])
+    return torch.softmax(y, 1) * 1.5, y * 1.5
+
+
+add("scaled_beside_softmax", scaled_beside_softmax, lambda: (rand(300, 300), torch.tensor([7, 3])))
+
 for layout in (plain, columns, odd):
     for name, lines in {**IN_PLACE_CASES, **OTHER_CASES}.items():
         title = f"{name}_{layout.__name__}"

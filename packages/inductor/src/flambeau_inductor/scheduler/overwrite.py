@@ -5,7 +5,8 @@
 
 Each point of the loops must read the old buffer only where it writes the new one, and before that.
 In a kernel with several loops over its rows a value may be computed again behind a store; so
-nothing that comes from the old buffer may be used behind the nest that stores the new one.
+nothing that comes from the old buffer may be used behind the nest that stores the new one, and that
+nest must need all reductions of the kernel: otherwise its store runs in an earlier pass.
 """
 
 from __future__ import annotations
@@ -104,4 +105,17 @@ class Overwrites:
             if not derived.isdisjoint(nest.loads):
                 derived.update(nest.stores)
                 last = number
-        return last <= writer
+        return last <= writer and _in_last_pass(nests, writer)
+
+
+def _in_last_pass(nests: list[LoopNest], writer: int) -> bool:
+    """Whether a nest needs all reductions of its kernel. If not, its store may run with the first
+    pass over a row, whatever its place in the program.
+    """
+    needed = set(nests[writer].loads)
+    for number in range(writer - 1, -1, -1):
+        if not needed.isdisjoint(nests[number].stores):
+            needed |= nests[number].loads.keys()
+        elif nests[number].inner:
+            return False
+    return not any(nest.inner for nest in nests[writer + 1 :])
