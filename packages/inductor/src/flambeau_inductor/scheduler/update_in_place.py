@@ -283,7 +283,7 @@ class _Sharing:
             return arg
         name = self.root[arg.buffer]
         old, new = self.lowered.buffers[arg.buffer].spec, self.lowered.buffers[name].spec
-        if arg.spec is old:
+        if arg.spec is old and (old.shape, old.stride) == (new.shape, new.stride):
             return TensorRef(name, new)
         return TensorRef(name, arg.spec.replace(offset=arg.spec.offset - old.offset + new.offset))
 
