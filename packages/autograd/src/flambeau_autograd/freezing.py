@@ -292,7 +292,7 @@ class _Frozen:
         return self.run(*self.passed(args), *state.results)
 
     def compute(self, tensors: tuple[torch.Tensor, ...]) -> _State:
-        """Compute anew what is frozen."""
+        """Compute what is frozen again."""
         versions = tuple(map(_version, tensors))
         addresses = tuple(map(_address, tensors))
         with torch.inference_mode(False), torch.no_grad():

@@ -54,11 +54,11 @@ def _dtypes() -> tuple[torch.dtype, ...]:
     """The dtypes that oneDNN has fast kernels for here."""
     if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
         return ()
-    halves = (
+    half_types = (
         (torch.bfloat16, "_is_mkldnn_bf16_supported"),
         (torch.float16, "_is_mkldnn_fp16_supported"),
     )
-    return (torch.float32, *(dtype for dtype, name in halves if getattr(mkldnn, name)()))
+    return (torch.float32, *(dtype for dtype, name in half_types if getattr(mkldnn, name)()))
 
 
 def _is_on_cpu(node: Node, dtypes: tuple[torch.dtype, ...]) -> bool:

@@ -47,3 +47,19 @@ def test_operands_are_loaded_before_the_first_reduction() -> None:
     kernel = LoopKernel("cuda", params, (), (Axis(i, 40),), (Axis(r, 96),), body)
     source = write_kernel(kernel, "generated", choose_tiling(kernel))
     assert source.index("tl.load(b1") < source.index("tl.sum")
+
+
+def pointwise(points: int) -> LoopKernel:
+    i = symbol("i0")
+    body = (Load("v0", F32, "b0", i), Compute("v1", F32, "exp", ("v0",)), Store("b1", i, "v1"))
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
+    return LoopKernel("cuda", params, (), (Axis(i, points),), (), body)
+
+
+def test_points_are_spread_over_the_threads_that_a_gpu_holds() -> None:
+    """As few a thread as fill the GPU once; then more, but half of these under a mask."""
+    few, adam, many, odd = (
+        choose_tiling(pointwise(points)) for points in (100_000, 525_312, 1 << 25, 33_554_467)
+    )
+    per_thread = [tiling.xblock // (32 * tiling.warps) for tiling in (few, adam, many, odd)]
+    assert per_thread == [1, 2, 8, 4]

@@ -53,7 +53,7 @@ def load(
     is recorded. `run.spend(list)` is a call with the items of a list, which it empties: if nobody
     else holds them, an input that the program frees is gone after its last use.
 
-    `on_refusal` is told why a Program on a GPU is not launched as a CUDA graph where
+    `on_refusal` gets the reason why a Program on a GPU is not launched as a CUDA graph where
     `cuda_graphs="always"`; by default that is logged.
     """
     options = options or RuntimeOptions()

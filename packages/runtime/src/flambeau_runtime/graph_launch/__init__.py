@@ -43,8 +43,8 @@ def launcher_of(
     on_refusal: Callable[[str], None] | None = None,
 ) -> Any:
     """The executor, behind a launcher if the Program can be launched as a CUDA graph and the
-    options allow it. `on_refusal` is told, now or later, why a Program on a GPU is launched kernel
-    by kernel though the options ask for a graph always; by default that is logged.
+    options allow it. `on_refusal` gets the reason, now or later, why a Program on a GPU is launched
+    kernel by kernel though the options ask for a graph always; by default that is logged.
     """
     reason = why_plain(program, options)
     tell = on_refusal or functools.partial(_log, program.name)

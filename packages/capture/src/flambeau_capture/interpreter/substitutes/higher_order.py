@@ -375,7 +375,7 @@ def _flex_attention(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(torch.ops.higher_order.associative_scan)
 def _associative_scan(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """In calls of the function on whole halves of the rows, as where it need not be pointwise."""
+    """By calls of the function on many rows at a time, as where it need not be pointwise."""
     named = dict(zip(("combine_fn", "xs", "additional_inputs"), args, strict=False)) | kwargs
     given = (named["combine_fn"], named["xs"])
     lifted = {"additional_inputs": named["additional_inputs"]}
