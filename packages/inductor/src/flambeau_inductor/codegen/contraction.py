@@ -14,6 +14,7 @@ computed from its prologue: they are ordinary statements.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,10 +36,12 @@ from flambeau_inductor.ir import (
 )
 
 if TYPE_CHECKING:
-    from flambeau_inductor.ir import Axis, Body, LoopKernel, Statement
+    from collections.abc import Callable, Sequence
+
+    from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Statement
 
 OPERAND_DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.int8})
-"""What the matrix units of a GPU multiply."""
+"""What kernels multiply."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,32 @@ class Contraction:
     rows: tuple[Axis, ...]
     lanes: tuple[Axis, ...]
     epilogue: Body
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The sizes of a product, likely ones where they are symbolic."""
+
+    batch: int
+    rows: int
+    lanes: int
+    inner: int
+    static: bool = True
+
+    @property
+    def points(self) -> int:
+        """The number of results."""
+        return self.batch * self.rows * self.lanes
+
+
+def extents(
+    contraction: Contraction, inner: Sequence[Axis], hint: Callable[[Integer], int]
+) -> Extents:
+    """The sizes of a product."""
+    groups = (contraction.batch, contraction.rows, contraction.lanes, tuple(inner))
+    batch, rows, lanes, depth = (prod(hint(axis.size) for axis in axes) for axes in groups)
+    static = all(isinstance(axis.size, int) for axes in groups for axis in axes)
+    return Extents(batch, rows, lanes, depth, static)
 
 
 def contraction_of(kernel: LoopKernel) -> Contraction | None:

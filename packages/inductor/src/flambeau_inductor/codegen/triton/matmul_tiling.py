@@ -17,13 +17,13 @@ from flambeau_inductor.indexing.expressions import linear_parts
 from flambeau_inductor.ir import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import sympy
     import torch
 
-    from flambeau_inductor.codegen.contraction import Contraction, Operand
-    from flambeau_inductor.ir import Axis, Integer, LoopKernel
+    from flambeau_inductor.codegen.contraction import Contraction, Extents, Operand
+    from flambeau_inductor.ir import Axis, LoopKernel
     from flambeau_runtime.tuning.contest import DeviceFacts
 
 RESERVED = 4096
@@ -77,32 +77,6 @@ BLOCKS = (
     (16, 64, 128, 4, 5), (16, 128, 128, 4, 4), (16, 32, 256, 4, 4), (16, 256, 64, 4, 4),
     (32, 128, 64, 4, 5), (128, 32, 64, 4, 5), (64, 16, 128, 4, 5), (128, 16, 128, 4, 4),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Extents:
-    """The sizes of a product, likely ones where they are symbolic."""
-
-    batch: int
-    rows: int
-    lanes: int
-    inner: int
-    static: bool = True
-
-    @property
-    def points(self) -> int:
-        """The number of results."""
-        return self.batch * self.rows * self.lanes
-
-
-def extents(
-    contraction: Contraction, inner: Sequence[Axis], hint: Callable[[Integer], int]
-) -> Extents:
-    """The sizes of a product."""
-    groups = (contraction.batch, contraction.rows, contraction.lanes, tuple(inner))
-    batch, rows, lanes, depth = (prod(hint(axis.size) for axis in axes) for axes in groups)
-    static = all(isinstance(axis.size, int) for axes in groups for axis in axes)
-    return Extents(batch, rows, lanes, depth, static)
 
 
 def candidates(
