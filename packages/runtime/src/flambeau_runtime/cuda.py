@@ -56,7 +56,7 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
         aligned = build(aligned=True)
 
         def unaligned() -> tuple[bytes, str, int]:
-            made = build(aligned=False)
+            made = build(aligned=False, warps=aligned.warps)
             return made.image, made.entry, made.shared
 
         loaded = core.GpuKernel(
@@ -96,11 +96,19 @@ def capability(device: torch.device) -> int:
 
 
 def cubin(
-    text: str, kernel: Kernel, target: int, options: RuntimeOptions, *, aligned: bool
+    text: str,
+    kernel: Kernel,
+    target: int,
+    options: RuntimeOptions,
+    *,
+    aligned: bool,
+    warps: int | None = None,
 ) -> Cubin:
-    """The cubin of one kernel, from the cache or built now."""
+    """The cubin of one kernel, from the cache or built now; with so many warps, or with more than
+    its meta data say if its values do not fit into the registers of those.
+    """
     cache = Cache(options.cache_dir)
-    meta = kernel.meta
+    meta = kernel.meta if warps is None else kernel.meta | {"num_warps": warps, "most_warps": warps}
     if not aligned and "unaligned_constants" in meta:
         meta = meta | {"constants": meta["constants"] | meta["unaligned_constants"]}
     facts = json.dumps([kernel.name, meta, target, aligned], sort_keys=True)
@@ -111,6 +119,9 @@ def cubin(
             return Cubin.from_bytes(stored)
     try:
         built = build_cubin(text, kernel.name, meta, target, aligned=aligned)
+        while built.spills and built.warps < meta.get("most_warps", 0):
+            wider = meta | {"num_warps": 2 * built.warps}
+            built = build_cubin(text, kernel.name, wider, target, aligned=aligned)
     except OSError as error:
         raise CompilerUnusable(f"Triton cannot build kernels: {error}", TRITON_HINT) from error
     if built.scratch > meta.get("scratch", 0):

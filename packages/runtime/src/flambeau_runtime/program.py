@@ -85,9 +85,10 @@ class Kernel:
     `name(ptr, ptr, ..., int, int, ..., CONSTEXPR...)`, pointers first, then ints; `meta` holds what
     the build needs: {"signature": {arg: "*fp32" | "i32" | "i64"}, "constants": {arg: value},
     "num_warps": 4, "num_stages": 2, "divisible_by_16": [arg names]}, and where they matter
-    "unaligned_constants" (those that differ where a pointer is no multiple of 16) and "scratch":
-    bytes of scratch memory of one program of the grid. Such a kernel takes no ints, and a launch
-    passes it the scratch memory of all programs as one buffer more, the last.
+    "unaligned_constants" (those that differ where a pointer is no multiple of 16), "most_warps" (up
+    to so many, the kernel is built with more warps if its values do not fit into the registers of
+    fewer) and "scratch": bytes of scratch memory of one program of the grid. Such a kernel takes no
+    ints, and a launch passes it the scratch memory of all programs as one buffer more, the last.
     """
 
     name: str

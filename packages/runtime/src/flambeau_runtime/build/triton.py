@@ -1,7 +1,7 @@
 """Triton source -> cubin, through Triton's own compiler with an explicit target; no GPU is needed.
 
     @triton.jit def cuda_add_0(b0, b1, XBLOCK: tl.constexpr): ...
-    -> Cubin(image=b"\x7fELF...", entry="cuda_add_0", shared=0, warps=4)
+    -> Cubin(image=b"\x7fELF...", entry="cuda_add_0", shared=0, warps=4, registers=18, stack=0)
 
 Relies on Triton >= 3.4 being installed beside a CUDA build of torch. The environment of Triton's
 own cache is not used: what is built here is kept in Flambeau's cache.
@@ -12,23 +12,31 @@ from __future__ import annotations
 import json
 import linecache
 import types
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from flambeau_runtime.build.cubin_usage import usage
 from flambeau_runtime.cache import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LOCAL_ARRAYS = 64
+"""Bytes of a thread's stack that are no sign of values that spilled."""
+
 
 @dataclass(frozen=True)
 class Cubin:
-    """A compiled GPU kernel: ELF image, function name, bytes of shared memory, warps."""
+    """A compiled GPU kernel: ELF image, function name, bytes of shared memory, warps; registers and
+    bytes of stack of a thread.
+    """
 
     image: bytes
     entry: str
     shared: int
     warps: int
+    registers: int
+    stack: int
     scratch: int = 0
     """Bytes of scratch memory per program, whose address is the first hidden argument."""
 
@@ -39,9 +47,18 @@ class Cubin:
             "entry": self.entry,
             "shared": self.shared,
             "warps": self.warps,
+            "registers": self.registers,
+            "stack": self.stack,
             "scratch": self.scratch,
         }
         return json.dumps(head).encode() + b"\n" + self.image
+
+    @property
+    def spills(self) -> bool:
+        """Whether values were moved from registers to the stack: it holds more than what functions
+        of the math library keep in arrays there (the reduction of large angles: 40 bytes).
+        """
+        return self.stack > LOCAL_ARRAYS
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Cubin:
@@ -94,6 +111,7 @@ def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, 
         entry=facts.name,
         shared=facts.shared,
         warps=facts.num_warps,
+        **asdict(usage(compiled.asm["cubin"])),
         scratch=getattr(facts, "global_scratch_size", 0) or 0,
     )
 

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     AnyTiling = Tiling | MatmulTiling
 
 
+MOST_WARPS = 8
+"""Up to so many warps, each thread may have all the registers that it can name: a kernel whose
+values spill is built again with more warps.
+"""
+
+
 class TritonBackend:
     """`codegen.base.KernelBackend` for CUDA devices."""
 
@@ -90,7 +96,7 @@ def meta(kernel: LoopKernel, tiling: AnyTiling) -> dict[str, object]:
     constants = {"XBLOCK": tiling.xblock}
     if tiling.rblock:
         constants["RBLOCK"] = tiling.rblock
-    return result | {"constants": constants}
+    return result | {"constants": constants, "most_warps": max(tiling.warps, MOST_WARPS)}
 
 
 def launch_grid(scheduled: ScheduledKernel, tiling: AnyTiling) -> tuple[int | str, ...]:
