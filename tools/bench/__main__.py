@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.bench.cases import CASES
-from tools.bench.gpu import CANDIDATES, fill_caches, memory_table, time_table
+from tools.bench.gpu import memory_table, time_table
 from tools.bench.gpu_cases import GPU_CASES
 from tools.bench.host_cases import CALLS as HOST_CALLS
 from tools.bench.host_cases import HOST_CASES
@@ -163,14 +163,13 @@ def calls(arguments: argparse.Namespace, table: Table) -> None:
 def gpu(arguments: argparse.Namespace, table: Table) -> None:
     """Eager and both modes of both compilers on a GPU, called in turn."""
     cases = arguments.case or list(GPU_CASES)
-    fill_caches(cases, CANDIDATES, arguments.jobs)
-    fill(table, *time_table(cases, arguments.rounds))
+    fill(table, *time_table(cases, arguments.rounds, arguments.jobs, arguments.limit))
 
 
 def memory(arguments: argparse.Namespace, table: Table) -> None:
     """Peak memory of eager and both modes of both compilers on a GPU."""
     cases = arguments.case or list(GPU_CASES)
-    fill(table, *memory_table(cases, arguments.jobs))
+    fill(table, *memory_table(cases, arguments.jobs, arguments.limit))
 
 
 def kernels(arguments: argparse.Namespace, table: Table) -> None:
@@ -209,7 +208,10 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=(*CASES, *GPU_CASES, *KERNEL_CASES))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
-    parser.add_argument("--jobs", type=int, default=4, help="processes at once, untimed")
+    parser.add_argument("--jobs", type=int, default=4, help="processes at once, but for the timing")
+    parser.add_argument(
+        "--limit", type=float, default=600, help="s: a model not compiled then is left out"
+    )
     parser.add_argument("--rounds", type=int, default=30, help="turns of each candidate")
     arguments = parser.parse_args()
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")

@@ -10,7 +10,9 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +22,7 @@ from tools.bench.timing import interleave
 from tools.checks.command import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 CANDIDATES = ("eager", "flambeau", "flambeau-ro", "torch", "torch-ro")
 """Eager, and each compiler in its default mode and in mode="reduce-overhead"."""
@@ -41,6 +43,9 @@ def compiled(candidate: str, program: Any) -> Any:
 def measure(case_name: str, candidates: Sequence[str], rounds: int) -> dict[str, Any]:
     """Seconds a call of each candidate, called in turn; the peak of allocated MB from the first
     call on; how Flambeau launches.
+
+    Everything is compiled first; the timing begins when a line comes on stdin, which the line
+    "ready" on stdout asks for.
     """
     torch.manual_seed(0)
     case = GPU_CASES[case_name]("cuda")
@@ -48,13 +53,15 @@ def measure(case_name: str, candidates: Sequence[str], rounds: int) -> dict[str,
     with torch.set_grad_enabled(case.training):
         programs = {name: compiled(name, case.program) for name in candidates}
         calls: dict[str, Callable[[], object]] = {
-            name: lambda f=f: case.call(f) for name, f in programs.items()
+            name: partial(case.call, program) for name, program in programs.items()
         }
         for call in calls.values():
             for _ in range(8):
                 call()
         torch.cuda.synchronize()
-        seconds = interleave(calls, device="cuda", rounds=rounds) if rounds else {}
+        print("ready", flush=True)
+        sys.stdin.readline()
+        seconds = interleave(calls, device="cuda", rounds=rounds)
     launches: list[str] = []
     for name, program in programs.items():
         if name.startswith("flambeau"):
@@ -67,32 +74,67 @@ def measure(case_name: str, candidates: Sequence[str], rounds: int) -> dict[str,
     return {"seconds": seconds, "peak": peak, "launches": launches}
 
 
-def in_process(case: str, candidates: Sequence[str], rounds: int) -> dict[str, Any] | None:
-    """`measure` in a fresh process; None, with the end of its errors printed, if that failed."""
-    command = [sys.executable, "-m", "tools.bench.gpu", case, str(rounds), *candidates]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        print(f"{case}: {done.stderr[-600:]}", file=sys.stderr)
-        return None
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
-def fill_caches(cases: Sequence[str], candidates: Sequence[str], jobs: int) -> None:
-    """Compile every case once, `jobs` processes at a time, so that the measured processes find
-    their kernels on disk. With no jobs, they are there.
+class Measurement:
+    """`measure` in a fresh process, which waits when everything is compiled. It is killed if that
+    takes longer than `limit` seconds.
     """
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        list(pool.map(lambda case: in_process(case, candidates, 0), cases if jobs else ()))
+
+    def __init__(self, case: str, candidates: Sequence[str], rounds: int, limit: float) -> None:
+        command = [sys.executable, "-m", "tools.bench.gpu", case, str(rounds), *candidates]
+        self.case = case
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.timer = threading.Timer(limit, self.process.kill)
+        self.timer.start()
+
+    def prepare(self) -> None:
+        """Wait until everything is compiled."""
+        assert self.process.stdout is not None
+        while (line := self.process.stdout.readline()) and line != "ready\n":
+            self.lines.append(line)
+        self.timer.cancel()
+
+    def result(self) -> dict[str, Any] | None:
+        """Let it measure; None, with the end of its output printed, if the process failed."""
+        output, _ = self.process.communicate("\n")
+        if self.process.returncode == 0:
+            (last,) = [line for line in output.splitlines() if line.startswith('{"seconds"')]
+            result: dict[str, Any] = json.loads(last)
+            return result
+        print(f"{self.case}: {''.join([*self.lines, output])[-600:]}", file=sys.stderr, flush=True)
+        return None
 
 
-def time_table(cases: Sequence[str], rounds: int) -> tuple[list[str], list[list[str]]]:
+def in_turn(
+    cases: Sequence[str], rounds: int, jobs: int, limit: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each case's `measure`: `jobs` of them are compiled at a time, and then timed one by one."""
+    for start in range(0, len(cases), max(1, jobs)):
+        batch = [
+            Measurement(case, CANDIDATES, rounds, limit)
+            for case in cases[start : start + max(1, jobs)]
+        ]
+        for each in batch:
+            each.prepare()
+        for each in batch:
+            result = each.result()
+            if result is not None:
+                yield each.case, result
+
+
+def time_table(
+    cases: Sequence[str], rounds: int, jobs: int, limit: float
+) -> tuple[list[str], list[list[str]]]:
     """Milliseconds a call, and the ratio of our default mode to the faster of torch's modes."""
     rows, ratios = [], []
-    for case in cases:
-        result = in_process(case, CANDIDATES, rounds)
-        if result is None:
-            continue
+    for case, result in in_turn(cases, rounds, jobs, limit):
         seconds = result["seconds"]
         best = min(seconds["torch"], seconds["torch-ro"])
         ratios.append(seconds["flambeau"] / best)
@@ -104,7 +146,7 @@ def time_table(cases: Sequence[str], rounds: int) -> tuple[list[str], list[list[
                 f"{seconds['flambeau-ro'] / best:.2f}",
             ]
         )
-        print(case, *result["launches"], sep="\n  ", file=sys.stderr)
+        print(" ".join(rows[-1]), *result["launches"], sep="\n  ", file=sys.stderr, flush=True)
     if ratios:
         mean = statistics.geometric_mean(ratios)
         rows.append(["geometric mean", *[""] * len(CANDIDATES), f"{mean:.2f}", ""])
@@ -112,11 +154,15 @@ def time_table(cases: Sequence[str], rounds: int) -> tuple[list[str], list[list[
     return ["case", *headings, "to best", "ro to best"], rows
 
 
-def memory_table(cases: Sequence[str], jobs: int) -> tuple[list[str], list[list[str]]]:
+def memory_table(
+    cases: Sequence[str], jobs: int, limit: float
+) -> tuple[list[str], list[list[str]]]:
     """The peak of allocated MB of each candidate, alone in its process, `jobs` at a time."""
 
     def peak(case: str, name: str) -> str:
-        result = in_process(case, [name], 1)
+        measurement = Measurement(case, [name], 1, limit)
+        measurement.prepare()
+        result = measurement.result()
         return "-" if result is None else f"{result['peak']:.0f}"
 
     with ThreadPoolExecutor(jobs) as pool:
