@@ -322,16 +322,34 @@ def group_norm_backward(
     b: Builder, grad: Value, x: Value, average: Value, rstd: Value, weight: Parameter,
     n: Size, channels: Size, space: Size, group: int, output_mask: Sequence[bool],
 ) -> tuple[Parameter, ...]:  # fmt: skip
-    """Gradients of x, weight and bias."""
+    """Gradients of x, weight and bias.
+
+    The two sums over a channel's places serve all three: a weight lies along what is kept, so a
+    group's sums are those of its channels, weighted.
+    """
     shape = x.spec.shape
     x, grad = _grouped(b, b.widen(x), group), _grouped(b, b.widen(grad), group)
     dims = tuple(range(2, x.spec.ndim))
     xhat = _normalized(b, x, average, rstd, dims)
-    gw = _weighted(b, grad, _grouped_parameter(b, weight, group), (1, 2))
-    of_x = b.reshape(_gradient(b, gw, xhat, rstd, dims), shape)
-    outer = (0, *range(3, x.spec.ndim))
-    of_weight = b.reshape(b.sum(b.mul(grad, xhat), outer), (channels,))
-    return _masked(output_mask, of_x, of_weight, b.reshape(b.sum(grad, outer), (channels,)))
+    weight = _grouped_parameter(b, weight, group)
+    along, plain = (_place_sum(b, value) for value in (b.mul(grad, xhat), grad))
+    of_group, of_all = (
+        divide(b, b.sum(_weighted(b, value, weight, (1, 2)), (2,)), count(x.spec.shape, dims))
+        for value in (along, plain)
+    )
+    inner = b.sub(
+        _weighted(b, grad, weight, (1, 2)), b.mul(xhat, b.spread(of_group, dims, x.spec.shape))
+    )
+    inner = b.sub(inner, b.spread(of_all, dims, x.spec.shape))
+    of_x = b.mul(inner, b.spread(b.cast(rstd, x.spec.dtype), dims, x.spec.shape))
+    of_weight, of_bias = (b.reshape(b.sum(value, (0,)), (channels,)) for value in (along, plain))
+    return _masked(output_mask, b.reshape(of_x, shape), of_weight, of_bias)
+
+
+def _place_sum(b: Builder, x: Value) -> Value:
+    """The sum over all dims behind (N, group, C / group)."""
+    places = tuple(range(3, x.spec.ndim))
+    return b.sum(x, places) if places else x
 
 
 # Weight norm
