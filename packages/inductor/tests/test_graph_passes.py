@@ -12,7 +12,7 @@ from flambeau_inductor.check import check_graph
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.options import InductorOptions
-from flambeau_inductor.split_reduction import choose_parts
+from flambeau_inductor.split_reduction import choose_split
 from flambeau_prims.builder import Builder
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
@@ -144,7 +144,10 @@ def test_the_bias_of_a_convolution_joins_the_kernel_behind_it(
     plain = convolved(dims, dtype, "cpu", transposed)
     tensors = [torch.randn(value.spec.shape).to(dtype) for value in plain.inputs]
     (before,) = run_graph(plain, tensors)
-    monkeypatch.setattr("flambeau_inductor.graph_passes.unfuse_bias._is_plain", lambda node: True)
+    monkeypatch.setattr(
+        "flambeau_inductor.graph_passes.unfuse_bias.has_separate_bias",
+        lambda node: node.op is CONVOLUTION,
+    )
     changed = unfuse_bias(plain)
     assert changed.nodes[0].args[2] is None
     tolerance = 1e-5 if dtype is torch.float32 else 3e-2
@@ -183,7 +186,7 @@ def test_rows_that_a_program_holds_are_not_split(
     x = Value("x", Spec.of(shape, device=torch.device("cuda")))
     builder = Builder([], ["x"])
     node = builder.sum(x, dims).producer
-    assert (choose_parts(node, dims, InductorOptions()) > 1) == split
+    assert choose_split(node, dims, InductorOptions()).splits == split
 
 
 # ---------------------------------------------------------------- gradients of biases

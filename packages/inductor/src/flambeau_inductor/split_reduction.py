@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,6 +50,11 @@ long, and if that makes only so many times the programs that are needed: a chunk
 divisions for each element.
 """
 
+SHORTEST_RUN = 64
+"""Bytes in a row that a program may read of each place: with fewer, neighbouring rows are reduced
+together.
+"""
+
 PARTIAL_RESULTS = {
     "sum_exp": ("amax", "sum_exp"),
     "squared_deviations": ("sum", "squared_deviations"),
@@ -67,35 +73,93 @@ def reduced_dims(node: Node) -> tuple[int, ...]:
     return (dims,) if isinstance(dims, int) else tuple(sorted(dims))
 
 
-def choose_parts(node: Node, dims: tuple[int, ...], options: InductorOptions) -> int:
-    """Into how many chunks to cut the outermost reduced dim in memory; 1: not at all."""
+@dataclass(frozen=True)
+class Split:
+    """How a reduction is cut: one partial result for each index of the dims `outer` and `run`, and
+    for each of `parts` chunks of the dim `cut`.
+
+    `outer` lie outside of `cut` in memory, `run` inside of what the reduction keeps.
+    """
+
+    cut: int
+    parts: int = 1
+    outer: tuple[int, ...] = ()
+    run: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The dims that partial results keep, in the order of memory but for `cut`."""
+        return (*self.outer, *self.run)
+
+    @property
+    def splits(self) -> bool:
+        """Whether there is more than one partial result."""
+        return self.parts > 1 or bool(self.whole)
+
+    def count(self, spec: Spec) -> int:
+        """The number of partial results of one result."""
+        return self.parts * prod(hint_of(spec.shape[d]) for d in self.whole)
+
+
+def choose_split(node: Node, dims: tuple[int, ...], options: InductorOptions) -> Split:
+    """How to cut a reduction, outermost dims in memory first."""
     if node.op.name not in SPLITTABLE or not dims:
-        return 1
+        return Split(dims[0] if dims else 0)
     spec = node.args[0].spec
-    cut = spec.shape[split_dim(node, dims)]
-    wanted = wanted_parts(spec, dims, hint_of(cut), options)
+    run = short_run(spec, dims, options)
+    order = sorted(dims, key=lambda d: (-hint_of(spec.stride[d]), d))
+    order = [d for d in order if d not in run and spec.shape[d] != 1] or order[:1]
+    wanted = wanted_parts(spec, dims, options)
+    if options.reduction_parts is None and wanted > 1 and not run:
+        size, row = spec.shape[order[0]], row_of(spec, dims)
+        slices_are_rows = isinstance(size, int) and not row.column and size <= MOST_SLICES * wanted
+        if slices_are_rows and size > 1 and row.reduced // size >= SHORTEST_SLICE:
+            return Split(order[0], size)
+    outer: list[int] = []
+    while options.reduction_parts is None and len(order) > 1:
+        size = spec.shape[order[0]]
+        if not isinstance(size, int) or 2 * size > wanted:
+            break
+        outer.append(order.pop(0))
+        wanted //= size
+    size = spec.shape[order[0]]
+    wanted = min(wanted, hint_of(size))
     if wanted < 2:
-        return 1
-    if options.reduction_parts is None and isinstance(cut, int):
-        row = row_of(spec, dims)
-        slices_are_rows = not row.column and cut <= MOST_SLICES * wanted
-        if slices_are_rows and row.reduced // cut >= SHORTEST_SLICE:
-            return cut
-    if node.op.name in EVEN_ONLY:
-        return even_parts(cut, wanted)
-    if options.reduction_parts is not None:
-        return wanted
-    even = even_parts(cut, wanted)
-    return even if 2 * even > wanted else wanted
+        return Split(order[0], 1, tuple(outer), run)
+    even = even_parts(size, wanted)
+    if node.op.name in EVEN_ONLY or (options.reduction_parts is None and 2 * even > wanted):
+        wanted = even
+    return Split(order[0], wanted, tuple(outer), run)
 
 
-def wanted_parts(spec: Spec, dims: tuple[int, ...], longest: int, options: InductorOptions) -> int:
-    """How many chunks keep the device busy; `longest`: no more than these."""
+def short_run(spec: Spec, dims: tuple[int, ...], options: InductorOptions) -> tuple[int, ...]:
+    """The reduced dims inside of what a long reduction keeps, if a row is made of runs that are
+    shorter than what memory moves at once (the channels of a group of a channels-last image): each
+    program would read all the lines of memory for a part of each.
+    """
+    if spec.device.type != "cuda" or options.reduction_parts is not None:
+        return ()
+    shape, stride = ([hint_of(size) for size in sizes] for sizes in (spec.shape, spec.stride))
+    kept = min((stride[d] for d in range(spec.ndim) if d not in dims and shape[d] > 1), default=0)
+    run = tuple(d for d in dims if stride[d] < kept and shape[d] > 1)
+    length = prod(shape[d] for d in run) * spec.dtype.itemsize
+    others = prod(shape[d] for d in dims if d not in run)
+    static = all(isinstance(spec.shape[d], int) for d in run)
+    if not static or length >= SHORTEST_RUN or length * others <= KEPT_ROW * spec.dtype.itemsize:
+        return ()
+    return tuple(sorted(run, key=lambda d: -stride[d])) if others > 1 else ()
+
+
+def wanted_parts(spec: Spec, dims: tuple[int, ...], options: InductorOptions) -> int:
+    """How many chunks keep the device busy."""
     if options.reduction_parts is not None:
-        return max(1, min(options.reduction_parts, longest))
+        return max(1, options.reduction_parts)
     if spec.device.type != "cuda":
         return 1
     row = row_of(spec, dims)
+    if short_run(spec, dims, options):
+        run = prod(hint_of(spec.shape[d]) for d in short_run(spec, dims, options))
+        row = RowShape(row.reduced // run, row.kept * run, True)
     if not row.column and row.reduced <= PERSISTENT_LIMIT:
         return 1  # one program holds a row, and what reads the result fuses with it
     programs = -(-row.kept // COLUMNS_PER_PROGRAM) if row.column else row.kept
@@ -103,7 +167,7 @@ def wanted_parts(spec: Spec, dims: tuple[int, ...], longest: int, options: Induc
     if programs >= enough:
         return 1
     shortest = SHORTEST_COLUMN_CHUNK if row.column else SHORTEST_CHUNK
-    return min(2 * enough // max(programs, 1), row.reduced // shortest, longest)
+    return max(1, min(2 * enough // max(programs, 1), row.reduced // shortest))
 
 
 @lru_cache
@@ -155,12 +219,6 @@ def reads_row_again(node: Node, dims: tuple[int, ...]) -> bool:
     if spec.device.type == "cuda":
         return row.reduced > (PERSISTENT_COLUMN if row.column else KEPT_ROW)
     return row.reduced > CACHED_ROW
-
-
-def split_dim(node: Node, dims: tuple[int, ...]) -> int:
-    """The reduced dim that is outermost in memory."""
-    stride = node.args[0].spec.stride
-    return max(dims, key=lambda d: (hint_of(stride[d]), -d))
 
 
 def chunk_length(size: Size, parts: int) -> Size:

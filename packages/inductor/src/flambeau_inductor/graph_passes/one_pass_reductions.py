@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Any
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.split_reduction import (
     EVEN_ONLY,
-    choose_parts,
+    choose_split,
     reads_row_again,
     reduced_dims,
-    split_dim,
     wanted_parts,
 )
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.primitives import PRIMS
-from flambeau_prims.sizes import hint_of, known_eq
+from flambeau_prims.sizes import known_eq
 
 if TYPE_CHECKING:
     from flambeau_prims.graph import Graph
@@ -127,9 +126,8 @@ def _profitable(node: Node, name: str, x: Value) -> Node | None:
     if not reads_row_again(result, dims):
         return None
     options = InductorOptions()
-    longest = hint_of(x.spec.shape[split_dim(result, dims)])
-    wanted = wanted_parts(x.spec, dims, longest, options)
-    if name in EVEN_ONLY and 4 * choose_parts(result, dims, options) < wanted:
+    split = choose_split(result, dims, options)
+    if name in EVEN_ONLY and 4 * split.count(x.spec) < wanted_parts(x.spec, dims, options):
         return None
     return result
 

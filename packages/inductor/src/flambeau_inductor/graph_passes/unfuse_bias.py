@@ -7,9 +7,9 @@
 The addition then costs nothing, since it is part of the kernel that reads the product, and the
 library chooses freely among its kernels for the product alone (split along k, for example). In half
 precision the product is rounded before the addition; the sum that the kernel goes on with is not
-(`InductorOptions.elide_cast_pairs`), so there is one rounding as before. A convolution's bias is
-added by a separate kernel of the library. Only on a GPU: on a CPU the libraries add the bias as
-they write. A product that leaves the graph, or that a library reads, keeps its bias.
+(`InductorOptions.elide_cast_pairs`), so there is one rounding as before. Only on a GPU: on a CPU
+the libraries add the bias as they write. A product that leaves the graph, or that a library reads,
+keeps its bias. A convolution does not: its bias is added by a separate kernel of the library.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_prims.builder import Builder, compute_dtype
+from flambeau_prims.builder import Builder
+from flambeau_prims.convolution_bias import (
+    DTYPES,
+    add_bias,
+    has_separate_bias,
+    unfuse_convolution,
+)
 from flambeau_prims.graph import Node, Value
-from flambeau_prims.primitives import PRIMS, Kind, Prim
+from flambeau_prims.primitives import Kind, Prim
 
 if TYPE_CHECKING:
     from flambeau_prims.graph import Graph
@@ -29,7 +35,6 @@ _ADDMM = torch.ops.aten.addmm.default
 _MM = torch.ops.aten.mm.default
 _CONVOLUTION = torch.ops.aten.convolution.default
 _BIASED = {_ADDMM, _CONVOLUTION}
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def unfuse_bias(graph: Graph) -> Graph:
@@ -41,7 +46,9 @@ def unfuse_bias(graph: Graph) -> Graph:
     nodes: list[Node] = []
     builder = Builder(nodes, (value.name for value in users))
     for node in graph.nodes:
-        if node.op in _BIASED and _is_plain(node) and _is_read_by_kernels(node, users, kept):
+        if has_separate_bias(node):
+            unfuse_convolution(builder, node)
+        elif node.op is _ADDMM and _is_plain(node) and _is_read_by_kernels(node, users, kept):
             _unfuse(builder, node)
         else:
             nodes.append(node)
@@ -50,14 +57,13 @@ def unfuse_bias(graph: Graph) -> Graph:
 
 
 def _is_plain(node: Node) -> bool:
-    bias, (out,) = node.args[2 if node.op is _CONVOLUTION else 0], node.outputs
+    bias, (out,) = node.args[0], node.outputs
     return (
-        bias is not None
-        and out is not None
+        out is not None
         and not node.kwargs
         and out.spec.device.type == "cuda"
-        and out.spec.dtype in _DTYPES
-        and (node.op is _CONVOLUTION or bias.spec.shape == out.spec.shape[1:])
+        and out.spec.dtype in DTYPES
+        and bias.spec.shape == out.spec.shape[1:]
     )
 
 
@@ -77,28 +83,5 @@ def _is_read_by_kernels(node: Node, users: dict[Value, list[Node]], kept: set[Va
 
 
 def _unfuse(builder: Builder, node: Node) -> None:
-    (out,) = node.outputs
-    assert out is not None
-    if node.op is _CONVOLUTION:
-        x, w, bias, *rest = node.args
-        call = Node(node.op, (x, w, None, *rest), {}, (), node.where)
-        row = (out.spec.shape[1], *[1] * (out.spec.ndim - 2))  # one number a channel
-    else:
-        bias, x, w = node.args
-        call = Node(_MM, (x, w), {}, (), node.where)
-        row = bias.spec.shape
-    product = Value(builder.fresh_name(), out.spec, call)
-    call.outputs = (product,)
-    builder.nodes.append(call)
-    builder.line = node.where
-    dtype, wide = out.spec.dtype, compute_dtype(out.spec.dtype)
-    spread = builder.unsqueeze(builder.reshape(builder.cast(bias, wide), row), 0)
-    spread = builder.expand(spread, out.spec.shape)
-    if wide is dtype:
-        last = Node(PRIMS["add"], (product, spread), {}, (out,), node.where)
-    else:
-        total = builder.add(builder.cast(product, wide), spread)
-        total.spec = total.spec.replace(stride=out.spec.stride)
-        last = Node(PRIMS["cast"], (total, dtype), {}, (out,), node.where)
-    out.producer = last
-    builder.nodes.append(last)
+    bias, x, w = node.args
+    add_bias(builder, node, Node(_MM, (x, w), {}, (), node.where), bias, bias.spec.shape)

@@ -30,23 +30,17 @@ from flambeau_inductor.lowering.extern import (
 from flambeau_inductor.lowering.index import continued_scatters, store_scattered
 from flambeau_inductor.lowering.random import STATE
 from flambeau_inductor.lowering.realize import realize, result_of
-from flambeau_inductor.lowering.reduction import combine_parts, lower_reduction
+from flambeau_inductor.lowering.reduction import lower_reduction
 from flambeau_inductor.lowering.registry import load_all
 from flambeau_inductor.lowering.scan import follow, follow_one
 from flambeau_inductor.lowering.split_axes import split_axes
+from flambeau_inductor.lowering.split_reduction import lower_split_reduction
 from flambeau_inductor.lowering.split_scan import choose_chunk, lower_chunks
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
-from flambeau_inductor.split_reduction import (
-    PARTIAL_RESULTS,
-    choose_parts,
-    chunk_length,
-    reduced_dims,
-    split_dim,
-)
+from flambeau_inductor.split_reduction import choose_split, reduced_dims
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import DTYPES, Kind, Prim
 from flambeau_prims.sizes import hint_of
-from flambeau_prims.spec import Spec
 from flambeau_runtime.program import Symbol
 
 if TYPE_CHECKING:
@@ -54,9 +48,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from flambeau_inductor.lowering.split_reduction import Partials
     from flambeau_inductor.options import InductorOptions
     from flambeau_prims.graph import Graph, Node
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Spec
 
 MAX_LABEL = 4
 """A nest is named after at most this many operators."""
@@ -80,8 +75,7 @@ class _GraphLowering:
         self.continued = continued_scatters(graph)
         self.made = 0
         self.copies: dict[tuple[str, torch.device], Value] = {}
-        self.partial: dict[tuple[Value, tuple[int, ...], str, int], Value] = {}
-        """Partial results by what was reduced, along which dims, how and in how many parts."""
+        self.partial: Partials = {}
 
     def run(self) -> Lowered:
         graph = self.graph
@@ -188,9 +182,9 @@ class _GraphLowering:
         """Reduce a value into a separate buffer."""
         out, x = result_of(node), node.args[0]
         dims = reduced_dims(node)
-        parts = choose_parts(node, dims, self.options)
-        if parts > 1:
-            self.split_reduction_nests(node, dims, parts)
+        split = choose_split(node, dims, self.options)
+        if split.splits:
+            lower_split_reduction(self, node, split, self.partial)
             return
         outer, kept = self.axes(out.spec.shape, out.spec.stride, "i")
         inner, reduced = self.axes(
@@ -199,60 +193,6 @@ class _GraphLowering:
         elements = self.elements(outer + inner, out.spec.device)
         name = lower_reduction(elements, node, node.op.name, kept, reduced, has_inner=bool(inner))
         self.finish(elements, self.make(out), out.spec, kept, name, outer, inner, node.where)
-
-    def split_reduction_nests(self, node: Node, dims: tuple[int, ...], parts: int) -> None:
-        """Reduce chunks of a dim into buffers of partial results, then those into the result."""
-        out, operator = result_of(node), node.op.name
-        spec = out.spec
-        names = PARTIAL_RESULTS.get(operator, (operator,))
-        partial = [self.partial_result(node, name, dims, parts) for name in names]
-        outer, kept = self.axes(spec.shape, spec.stride, "i")
-        inner, rest = self.axes((parts,), (spec.numel,), "r")
-        elements = self.elements(outer + inner, spec.device)
-        read = [elements.element(value, (*rest, *kept)) for value in partial]
-        length = hint_of(chunk_length(node.args[0].spec.shape[split_dim(node, dims)], parts))
-        for d in dims:
-            if d != split_dim(node, dims):
-                length *= hint_of(node.args[0].spec.shape[d])
-        name = combine_parts(elements.builder, operator, read, spec.dtype, length, length * parts)
-        elements.labels[operator] = None
-        self.finish(elements, self.make(out), spec, kept, name, outer, inner, node.where)
-
-    def partial_result(self, node: Node, name: str, dims: tuple[int, ...], parts: int) -> Value:
-        """The primitive `name` of each chunk of a reduction's operand."""
-        out, x = result_of(node), node.args[0]
-        known = self.partial.get((x, dims, name, parts))
-        if known is not None:
-            return known
-        spec = out.spec
-        cut = split_dim(node, dims)
-        length = chunk_length(x.spec.shape[cut], parts)
-        partial = self.partial[x, dims, name, parts] = Value(
-            f"{out.name}_{name}",
-            Spec.of(
-                (parts, *spec.shape),
-                stride=(spec.numel, *spec.stride),
-                dtype=spec.dtype,
-                device=spec.device,
-            ),
-        )
-        outer, point = self.axes(partial.spec.shape, partial.spec.stride, "i")
-        shape = [length if d == cut else x.spec.shape[d] for d in dims]
-        inner, reduced = self.axes(shape, [x.spec.stride[d] for d in dims], "r")
-        elements = self.elements(outer + inner, spec.device)
-        moved = sympy.expand(point[0] * self.sizes.convert(length) + reduced[dims.index(cut)])
-        position = tuple(
-            moved if d == cut else index for d, index in zip(dims, reduced, strict=True)
-        )
-        even = isinstance(length, int) and length * parts == x.spec.shape[cut]
-        inside = None if even else elements.condition("lt", moved, x.spec.shape[cut])
-        result = lower_reduction(
-            elements, node, name, point[1:], position, inside, has_inner=bool(inner)
-        )
-        self.finish(
-            elements, self.make(partial), partial.spec, point, result, outer, inner, node.where
-        )
-        return partial
 
     def scan_nest(self, node: Node) -> None:
         """Scan or sort the rows of a value into a separate buffer."""

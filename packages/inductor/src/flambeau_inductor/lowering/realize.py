@@ -33,6 +33,11 @@ CHEAP = {"cpu": 4, "cuda": 16}
 waits for memory, sooner than one more kernel is launched.
 """
 
+RECOMPUTED = {"cpu": 1, "cuda": 4}
+"""A value of several readers is recomputed up to this many times `InductorOptions.inline_cost`: on
+a GPU arithmetic is cheap beside memory.
+"""
+
 MAX_INLINE_CAT = 4
 """A cat of more tensors is realized, each part by a separate loop nest."""
 
@@ -260,7 +265,7 @@ class _Realizer:
         if (
             traits.cost > MAX_CHAIN
             or traits.depth > MAX_DEPTH
-            or (several and traits.cost > options.inline_cost)
+            or (several and traits.cost > options.inline_cost * RECOMPUTED[out.spec.device.type])
             or self.is_cheaper_stored(out, traits)
             or traits.cost * (len(self.windows.get(out, ())) - 1) > MOVED_COST
             # The boundaries may come from the other reader: a value must equal its copy there.
@@ -292,7 +297,12 @@ class _Realizer:
         each other reader reads what it is computed from.
         """
         size = _elements(value)
-        reads = sum(2 * _elements(root) >= size for root in traits.reads)
+        large = [root for root in traits.reads if 2 * _elements(root) >= size]
+        reads: float = len(large)
+        if value.spec.device.type != "cpu":
+            # On a GPU, bytes count: halves that a value in float32 is made of are half its size.
+            width = value.spec.dtype.itemsize
+            reads = sum(min(1.0, root.spec.dtype.itemsize / width) for root in large)
         others = self.readers.get(value, 0) - 1
         return others * reads > others + self.options.store_cost
 

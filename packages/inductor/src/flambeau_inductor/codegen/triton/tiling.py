@@ -162,11 +162,16 @@ def _sorted(row: int, points: int) -> Tiling:
 
 def _longest_kept_row(kernel: LoopKernel) -> int:
     """The longest row that a program keeps in registers, by the number of rows that it keeps."""
-    inner, outer = ({axis.symbol for axis in axes} for axes in (kernel.inner, kernel.outer))
+    outer = {axis.symbol for axis in kernel.outer}
+    row = _extent(kernel.inner, _Hints())
     loads = [
         s
         for s in kernel.body
-        if isinstance(s, Load) and s.index.free_symbols & inner and s.index.free_symbols & outer
+        if isinstance(s, Load)
+        and s.index.free_symbols & outer
+        # A vector along a part of the row takes few registers.
+        and 2 * _extent([a for a in kernel.inner if a.symbol in s.index.free_symbols], _Hints())
+        > row
     ]
     if any(isinstance(statement, Scan) for statement in kernel.body) or not _reads_again(kernel):
         return SHORT_KEPT_ROW
