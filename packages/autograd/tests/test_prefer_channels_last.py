@@ -110,3 +110,79 @@ def test_convolutions_read_channels_last():
     assert convolution_inputs(log) == [(5 * 63, 1, 35, 5)] * 3
     compile_program(chain, inputs, log, channels_last=False)
     assert convolution_inputs(log) == [(5 * 63, 63, 7, 1)] * 3
+
+
+def biased(x, w, b):
+    for _ in range(3):
+        x = F.silu(F.conv2d(x, w, b, padding=1))
+    return x, F.conv2d(x, w, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("grad", [False, True])
+def test_weights_and_biases_as_on_a_gpu(monkeypatch, dtype, grad):
+    """Weights are copied once for forward and backward, and biases are added apart."""
+    from flambeau_autograd import prefer_channels_last
+    from flambeau_prims import convolution_bias
+
+    monkeypatch.setattr(
+        prefer_channels_last, "_takes_channels_last_weight", lambda weight, node: True
+    )
+    monkeypatch.setattr(
+        convolution_bias,
+        "has_separate_bias",
+        lambda node: node.op is aten.convolution.default and node.args[2] is not None,
+    )
+    torch.manual_seed(0)
+    shapes = (2, 5, 9, 7), (5, 5, 3, 3), (5,)
+    inputs = [(torch.randn(shape) / 4).to(dtype).requires_grad_(grad) for shape in shapes]
+    log = GraphLog()
+    compiled = compile_program(biased, inputs, log)
+    ours, theirs = clones(inputs), clones(inputs)
+    found, expected = compiled(*ours), biased(*theirs)
+    close = {"rtol": 3e-2, "atol": 3e-2} if dtype is torch.bfloat16 else {}
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, **close)
+        assert a.stride() == b.stride()
+    nodes = [node for graph in log.graphs.values() for node in graph.nodes]
+    calls = [node for node in nodes if node.op is aten.convolution.default]
+    assert {call.args[1] for call in calls} == {calls[0].args[1]}
+    assert calls[0].args[1].spec.stride == (45, 1, 15, 5)
+    if not grad:
+        return
+    assert {call.args[2] for call in calls} == {None}
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    for results in (found, expected, biased(*exact)):
+        sum(out.square().sum() for out in results).backward()
+    for a, b, reference in zip(ours, theirs, exact, strict=True):
+        error, eager = ((x.grad.double() - reference.grad).norm() for x in (a, b))
+        assert error <= 2 * eager + 1e-6 * reference.grad.norm()
+        assert a.grad.stride() == b.grad.stride()
+
+
+@pytest.mark.parametrize(
+    ("device", "groups", "copied"), [("cuda", 1, 1), ("cuda", 4, 0), ("cpu", 1, 0)]
+)
+def test_weights_of_which_a_library_takes_in_channels_last(device, groups, copied):
+    from flambeau_autograd.prefer_channels_last import prefer_channels_last
+    from flambeau_prims.graph import Graph, Node, Value
+    from flambeau_prims.rules.registry import infer
+    from flambeau_prims.spec import Spec
+
+    place = torch.device(device)
+    x, w = (
+        Value(n, Spec.of(s, device=place))
+        for n, s in (("x", (2, 4, 9, 9)), ("w", (4, 4 // groups, 3, 3)))
+    )
+    graph = Graph([x, w])
+    for number in range(3):
+        args = (x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+        spec = infer(aten.convolution.default, tuple(getattr(a, "spec", a) for a in args), {})
+        node = Node(aten.convolution.default, args, {})
+        x = Value(f"y{number}", spec, node)
+        node.outputs = (x,)
+        graph.nodes.append(node)
+    graph.outputs = [x]
+    converted = prefer_channels_last(graph)
+    copies = [n for n in converted.nodes if n.op is aten.clone.default and n.args[0] is w]
+    assert len(copies) == copied

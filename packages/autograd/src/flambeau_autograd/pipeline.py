@@ -12,6 +12,7 @@ from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.double_backward import dependences
 from flambeau_autograd.fold_identities import fold_identities
+from flambeau_autograd.follow_memory_order import follow_memory_order
 from flambeau_autograd.freezing import compile_frozen, is_frozen
 from flambeau_autograd.functionalize import dense_order, functionalize
 from flambeau_autograd.joint_trace import trace
@@ -31,6 +32,7 @@ from flambeau_autograd.saved_versions import (
 from flambeau_autograd.specialized_backwards import Backwards
 from flambeau_autograd.unalias_outputs import unalias_outputs
 from flambeau_prims.collector import collector_paused
+from flambeau_prims.convolution_bias import unfuse_convolution_biases
 from flambeau_prims.decompose import decompose
 from flambeau_prims.gpu_draws import reserve_random
 from flambeau_prims.graph import Value
@@ -62,6 +64,8 @@ PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     ("decompose", decompose),
     # Decomposition casts and expands in full, also to what the operand is already.
     ("fold_identities", fold_identities),
+    # Before equal calls are merged: more are equal once copies between them are gone.
+    ("follow_memory_order", follow_memory_order),
     # Forward and backward formulas share subexpressions that appear only now (the normalised input
     # of a layer norm).
     ("merge_common_subexpressions", merge_common_subexpressions),
@@ -71,8 +75,10 @@ PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
 
 
 TRAINING_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    # The backward keeps the convolution's result then, not the sum beside it.
+    ("unfuse_convolution_biases", unfuse_convolution_biases),
     # Only worth its casts when something is saved.
-    ("narrow_masks", narrow_masks)
+    ("narrow_masks", narrow_masks),
 ]
 """After PRIMITIVE_PASSES, if there is a backward."""
 

@@ -61,6 +61,14 @@ def _is_image(value: Any) -> bool:
     return isinstance(value, Value) and value.spec.ndim == 4
 
 
+def _takes_channels_last_weight(weight: Value, node: Node) -> bool:
+    """Whether the library works on a weight in channels-last layout: on a CPU its layout is
+    another, and kernels for groups are not the library's.
+    """
+    groups = node.args[9 if node.op is aten.convolution_backward.default else 8]
+    return weight.spec.device.type == "cuda" and isinstance(groups, int) and groups == 1
+
+
 class _Converter:
     """One conversion: `now` maps old Values to new ones, `copies` to those in another layout."""
 
@@ -90,10 +98,9 @@ class _Converter:
         """Append a node, its operands in the layouts they have now."""
         read = {old: self.now.get(old, old) for old in node.operands()}
         if node.op in _CONVOLUTIONS and _is_image(node.args[0]):
-            # The gradient and the input; weights the library orders for itself in any case.
-            for old in (
-                node.args[:2] if node.op is aten.convolution_backward.default else node.args[:1]
-            ):
+            count = 2 if node.op is aten.convolution_backward.default else 1
+            # The gradient and the input, and the weight, which else the library copies each time.
+            for old in node.args[: count + _takes_channels_last_weight(node.args[count], node)]:
                 read[old] = self.copy(read[old], torch.channels_last)
         if all(old.spec is new.spec for old, new in read.items()):
             self.append(node, read, [None if out is None else out.spec for out in node.outputs])

@@ -198,8 +198,17 @@ class _Network:
         users = self._users[out]
         if any(self._heavy_in_backward(user) for user in users):
             return True
+        # Kernels that read a widened value read what it is made of: that stands in memory.
+        return not _widens(node) and self._span(node, out) > self._options.recompute_span
+
+    def _span(self, node: Node, out: Value) -> int:
+        """Over how many calls the forward reads a value, widened or not."""
+        users = list(self._users[out])
+        for user in users:
+            if _widens(user):
+                users += self._users[user.outputs[0]]  # type: ignore[index]
         last = max((self._order[user] for user in users if user in self._forward), default=0)
-        return last - self._order[node] > self._options.recompute_span
+        return last - self._order[node]
 
     def _heavy_in_backward(self, node: Node) -> bool:
         """Whether `node` is, or is a view that is read by, a HEAVY call after the tangents."""
@@ -212,6 +221,15 @@ class _Network:
                 for user in self._users[out]
             )
         return kind is Work.HEAVY and self._in_backward(node)
+
+
+def _widens(node: Node) -> bool:
+    """Whether a call only gives elements a wider dtype."""
+    if node.op is not prims.cast:
+        return False
+    (out,) = node.outputs
+    assert out is not None
+    return out.spec.dtype.itemsize > node.args[0].spec.dtype.itemsize
 
 
 def _is_window(slices: frozenset[Value]) -> bool:
