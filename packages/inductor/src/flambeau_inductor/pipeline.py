@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
+from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
@@ -27,6 +28,7 @@ GraphPass: TypeAlias = Callable[[Graph], Graph]
 GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("unfuse_bias", unfuse_bias),
     ("split_bias_gradient", split_bias_gradient),
+    ("collapse_one_hot_sums", collapse_one_hot_sums),
     ("reduce_in_one_pass", reduce_in_one_pass),
 )
 """The passes on the graph before it is lowered, by name, in the order in which they run."""

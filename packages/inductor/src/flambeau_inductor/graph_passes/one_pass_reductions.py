@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flambeau_inductor.graph_passes.patterns import operands_of, repeated_from
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.split_reduction import (
     EVEN_ONLY,
@@ -55,20 +56,20 @@ def _exponentials(builder: Builder, node: Node) -> Node | None:
     """A sum of exp(x - amax(x)) as `sum_exp`; also of logsumexp's, where an infinite amax(x) is
     replaced by 0.
     """
-    shifted = _operands(node.args[0], "exp")
-    difference = _operands(shifted[0], "sub") if shifted else None
+    shifted = operands_of(node.args[0], "exp")
+    difference = operands_of(shifted[0], "sub") if shifted else None
     if difference is None:
         return None
     x, shift = difference
     dims = reduced_dims(node)
-    top = _spread(shift, x, dims)
-    finite = _operands(top, "where")
+    top = repeated_from(shift, x, dims)
+    finite = operands_of(top, "where")
     if finite is not None:
-        infinite = _operands(finite[0], "isinf")
+        infinite = operands_of(finite[0], "isinf")
         if infinite is None or finite[1] != 0 or infinite[0] is not finite[2]:
             return None
         top = finite[2]
-    reduced = _operands(top, "amax")
+    reduced = operands_of(top, "amax")
     if reduced is None or reduced[0] is not x or reduced[1] != node.args[1]:
         return None
     result = _profitable(node, "sum_exp", x)
@@ -86,18 +87,18 @@ def _exponentials(builder: Builder, node: Node) -> Node | None:
 
 def _squares(node: Node) -> Node | None:
     """A sum of (x - mean(x))**2 as `squared_deviations`."""
-    factors = _operands(node.args[0], "mul")
+    factors = operands_of(node.args[0], "mul")
     if factors is None or factors[0] is not factors[1]:
         return None
-    difference = _operands(factors[0], "sub")
+    difference = operands_of(factors[0], "sub")
     if difference is None:
         return None
     x, shift = difference
-    average = _spread(shift, x, reduced_dims(node))
+    average = repeated_from(shift, x, reduced_dims(node))
     if average is None:  # or x is a number
         return None
     total = _total_of_mean(average, x, node)
-    reduced = _operands(total, "sum")
+    reduced = operands_of(total, "sum")
     if reduced is None or reduced[0] is not x or reduced[1] != node.args[1]:
         return None
     return _profitable(node, "squared_deviations", x)
@@ -108,12 +109,12 @@ def _total_of_mean(average: Any, x: Value, node: Node) -> Any:
     count: Size = 1
     for d in reduced_dims(node):
         count = x.spec.shape[d] * count
-    divided = _operands(average, "div")
+    divided = operands_of(average, "div")
     if divided is not None:
         amount = divided[1]
         same = amount == count if isinstance(amount, (int, float)) else known_eq(amount, count)
         return divided[0] if same else None
-    scaled = _operands(average, "mul")
+    scaled = operands_of(average, "mul")
     if scaled is not None and isinstance(count, int) and count:
         return scaled[0] if scaled[1] == 1.0 / count else None
     return average if count == 1 else None
@@ -130,29 +131,3 @@ def _profitable(node: Node, name: str, x: Value) -> Node | None:
     if name in EVEN_ONLY and 4 * split.count(x.spec) < wanted_parts(x.spec, dims, options):
         return None
     return result
-
-
-def _operands(value: Any, name: str) -> tuple[Any, ...] | None:
-    """The operands of the primitive `name` that makes a value; None if another makes it."""
-    producer = value.producer if isinstance(value, Value) else None
-    return producer.args if producer is not None and producer.op is PRIMS[name] else None
-
-
-def _spread(value: Any, x: Any, dims: tuple[int, ...]) -> Any:
-    """What is repeated along `dims` to a value of the shape of x, with its dims in order."""
-    if not isinstance(value, Value) or not isinstance(x, Value):
-        return None
-    steps = []
-    while value.producer is not None and value.producer.op in (PRIMS["unsqueeze"], PRIMS["expand"]):
-        steps.append(value.producer)
-        value = value.producer.args[0]
-    places: list[int | None] = [d for d in range(x.spec.ndim) if d not in dims]
-    if len(places) != value.spec.ndim:
-        return None
-    for step in reversed(steps):
-        if step.op is PRIMS["unsqueeze"]:
-            places.insert(step.args[1], None)
-        else:
-            places[:0] = [None] * (len(step.args[1]) - len(places))
-    expected = [None if d in dims else d for d in range(x.spec.ndim)]
-    return value if places == expected else None
