@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from cases import F32, softmax, weight_gradient
+import torch
+from cases import F32, column_scan, softmax, weight_gradient
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.codegen.triton.kernel import write_kernel
-from flambeau_inductor.codegen.triton.tiling import COLUMN_TILE, choose_tiling
+from flambeau_inductor.codegen.triton.tiling import NARROW_COLUMN_TILE, Tiling, choose_tiling
 from flambeau_inductor.indexing.expressions import symbol
 from flambeau_inductor.ir import Axis, Compute, Load, LoopKernel, Param, Reduce, Store
 
@@ -14,7 +15,7 @@ from flambeau_inductor.ir import Axis, Compute, Load, LoopKernel, Param, Reduce,
 def test_vectors_along_a_column_do_not_decide_its_direction() -> None:
     """Half of the reads are contiguous along the reduced axis, but those of the matrices across."""
     tiling = choose_tiling(weight_gradient(2048, 768).kernel)
-    assert (tiling.xblock, tiling.rblock) == COLUMN_TILE
+    assert (tiling.xblock, tiling.rblock) == NARROW_COLUMN_TILE
     assert choose_plan(weight_gradient(2048, 768, device="cpu").kernel).kind == "columns"
 
 
@@ -26,7 +27,7 @@ def test_what_is_the_same_along_a_column_tile_is_one_value() -> None:
 def test_rows_that_are_read_again_are_kept_if_they_fit() -> None:
     """16 or 32 elements a thread; else many threads a row, so that few rows share the cache."""
     short, kept, longer, longest = (
-        choose_tiling(softmax(8, row).kernel) for row in (768, 32768, 32769, 131072)
+        choose_tiling(softmax(8, row).kernel) for row in (768, 32768, 40960, 131072)
     )
     assert short.persistent and (short.xblock, short.warps) == (1, 2)
     assert kept.persistent and kept.warps == 32
@@ -47,6 +48,52 @@ def test_operands_are_loaded_before_the_first_reduction() -> None:
     kernel = LoopKernel("cuda", params, (), (Axis(i, 40),), (Axis(r, 96),), body)
     source = write_kernel(kernel, "generated", choose_tiling(kernel))
     assert source.index("tl.load(b1") < source.index("tl.sum")
+
+
+def row_sum(row: int, kind: str, dtype: torch.dtype = F32) -> LoopKernel:
+    i, r = symbol("i0"), symbol("r0")
+    body = (
+        Load("v0", dtype, "b0", row * i + r),
+        Compute("v1", F32, "cast", ("v0",)),
+        Reduce("v2", F32, kind, "v1"),
+        Store("b1", i, "v2"),
+    )
+    params = (Param("b0", dtype, "read"), Param("b1", F32, "write"))
+    return LoopKernel("cuda", params, (), (Axis(i, 4096),), (Axis(r, row),), body)
+
+
+def test_threads_have_few_elements_where_these_are_no_vectors_or_have_a_running_maximum() -> None:
+    kernels = (
+        row_sum(65536, "sum"),
+        row_sum(50257, "sum"),
+        row_sum(131072, "sum_exp"),
+        row_sum(131072, "sum_exp", torch.bfloat16),
+    )
+    tilings = [choose_tiling(kernel) for kernel in kernels]
+    assert [tiling.rblock // (32 * tiling.warps) for tiling in tilings] == [8, 4, 4, 2]
+
+
+def test_scanned_columns_lie_in_few_threads() -> None:
+    scanned = choose_tiling(column_scan(4096, 16384).kernel)
+    assert (scanned.xblock, scanned.rblock, scanned.warps) == (32, 128, 2)
+
+
+def test_pointers_of_contiguous_points_are_one_index() -> None:
+    """Triton cannot tell from rows and columns that neighbours lie side by side."""
+    i, j = symbol("i0"), symbol("i1")
+    body = (
+        Load("v0", F32, "b0", 4097 * i + j),
+        Load("v1", F32, "b1", j),
+        Load("v2", F32, "b2", i + 64 * j),
+        Compute("v3", F32, "add", ("v0", "v1")),
+        Compute("v4", F32, "add", ("v3", "v2")),
+        Store("b3", 4097 * i + j + 5, "v4"),
+    )
+    params = (*(Param(f"b{n}", F32, "read") for n in range(3)), Param("b3", F32, "write"))
+    kernel = LoopKernel("cuda", params, (), (Axis(i, 64), Axis(j, 4097)), (), body)
+    source = write_kernel(kernel, "generated", Tiling(512))
+    for pointer in ("b0 + (xindex)", "b1 + (i1)", "b2 + (i0 + 64*i1)", "(xindex + (5), [XBLOCK])"):
+        assert pointer in source
 
 
 def pointwise(points: int) -> LoopKernel:

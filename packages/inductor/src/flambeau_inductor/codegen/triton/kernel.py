@@ -95,6 +95,7 @@ class KernelWriter:
         # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
         self.rows_fit = divides(tiling.xblock, self.outer_points)
         self.lanes_fit = bool(self.lane_axes) and divides(tiling.rblock, self.inner_points)
+        self.flat_index = self.row_major_index()
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
         self.orders: dict[tuple[str, bool], str] = {}
@@ -151,6 +152,12 @@ class KernelWriter:
 
     def index_text(self, index: sympy.Expr) -> str:
         """An index in Triton: the sum of what varies along the rows, then what does along lanes."""
+        flat = self.flat_index
+        if flat is not None and all(index.coeff(s) == flat.coeff(s) for s in flat.free_symbols):
+            # Triton sees that neighbours lie side by side in memory.
+            rest = sympy.expand(index - flat)
+            if rest.free_symbols.isdisjoint(flat.free_symbols):
+                return f"xindex + ({integer_text(rest, self.index_name)})" if rest else "xindex"
         rows: list[sympy.Expr] = []
         lanes: list[sympy.Expr] = []
         for term in sympy.Add.make_args(index):
@@ -159,6 +166,15 @@ class KernelWriter:
             integer_text(sympy.Add(*terms), self.index_name) for terms in (rows, lanes) if terms
         ]
         return f"({parts[0]}) + ({parts[1]})" if len(parts) == 2 else parts[0]
+
+    def row_major_index(self) -> sympy.Expr | None:
+        """The flattened rows, as an index over their axes, if these are several."""
+        if self.lane_axes or len(self.rows) < 2:
+            return None
+        flat, below = sympy.Integer(0), sympy.Integer(1)
+        for axis in reversed(self.rows):
+            flat, below = flat + axis.symbol * below, below * axis.size
+        return sympy.expand(flat)
 
     def index_name(self, name: str) -> str:
         """A symbol of an index: an indirect one in 32 bits, if these hold all indices."""

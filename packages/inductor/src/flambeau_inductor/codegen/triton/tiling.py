@@ -53,8 +53,16 @@ SHARED_WARP = 128
 its warps.
 """
 
-COLUMN_TILE = (64, 32)
-"""Rows and lanes of a tile over such rows: 64 neighbours in memory a step."""
+COLUMN_TILE, NARROW_COLUMN_TILE, SCANNED_COLUMN_TILE = (64, 32), (32, 16), (32, 128)
+"""Rows and lanes of a tile over such rows: 128 bytes of neighbours in memory a step. Where they are
+scanned, the lanes of a row lie in few threads, which exchange little.
+"""
+
+LOOPED_ROW, LOOPED_HALF_ROW = 2048, 1024
+MANY_WARPS = 16
+"""Steps along a row in a loop, of 4-byte and of smaller elements. Where a thread has a running
+maximum or accesses that are no vectors, it does best with as few elements as that many warps give.
+"""
 
 CROSSWISE_TILE = (64, 64)
 FEW_TILES = 500
@@ -136,8 +144,7 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
     if _reads_again(kernel) and row > LONG_REREAD_ROW:
         # More threads a row, and so fewer rows at a time: they stay in the second-level cache.
         return Tiling(1, 4096, warps=16)
-    rblock = min(2048, max(16, _power_of_two(row)))
-    return Tiling(1, rblock, warps=_warps(rblock))
+    return _looped(kernel, row if static else None, row)
 
 
 def _persistent(row: int, points: int) -> Tiling:
@@ -151,6 +158,32 @@ def _persistent(row: int, points: int) -> Tiling:
     return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
 
 
+def _looped(kernel: LoopKernel, static_row: int | None, row: int) -> Tiling:
+    """A loop along one row."""
+    half = min((s.dtype.itemsize for s in _streams(kernel)), default=4) < 4
+    weighted = any(isinstance(s, Reduce) and s.kind == "sum_exp" for s in kernel.body)
+    longest = LOOPED_HALF_ROW if weighted and half else LOOPED_ROW
+    rblock = min(longest, max(16, _power_of_two(row)))
+    narrow = weighted or static_row is None or static_row % (4 if not half else 8) != 0
+    many = narrow and rblock == longest
+    return Tiling(1, rblock, warps=MANY_WARPS if many else _warps(rblock))
+
+
+def _streams(kernel: LoopKernel) -> list[Load]:
+    """The loads of elements that differ from row to row and within a row."""
+    outer = {axis.symbol for axis in kernel.outer}
+    row = _extent(kernel.inner, _Hints())
+    return [
+        s
+        for s in kernel.body
+        if isinstance(s, Load)
+        and s.index.free_symbols & outer
+        # A vector along a part of the row takes few registers.
+        and 2 * _extent([a for a in kernel.inner if a.symbol in s.index.free_symbols], _Hints())
+        > row
+    ]
+
+
 def _sorted(row: int, points: int) -> Tiling:
     """Rows that are sorted each lie in one warp, which exchanges elements without barriers."""
     rblock = max(1, _power_of_two(row))
@@ -162,17 +195,7 @@ def _sorted(row: int, points: int) -> Tiling:
 
 def _longest_kept_row(kernel: LoopKernel) -> int:
     """The longest row that a program keeps in registers, by the number of rows that it keeps."""
-    outer = {axis.symbol for axis in kernel.outer}
-    row = _extent(kernel.inner, _Hints())
-    loads = [
-        s
-        for s in kernel.body
-        if isinstance(s, Load)
-        and s.index.free_symbols & outer
-        # A vector along a part of the row takes few registers.
-        and 2 * _extent([a for a in kernel.inner if a.symbol in s.index.free_symbols], _Hints())
-        > row
-    ]
+    loads = _streams(kernel)
     if any(isinstance(statement, Scan) for statement in kernel.body) or not _reads_again(kernel):
         return SHORT_KEPT_ROW
     return LONGEST_KEPT_ROW if len(loads) < 2 else KEPT_ROW if len(loads) < 3 else SHORT_KEPT_ROW
@@ -201,6 +224,14 @@ def _columns(kernel: LoopKernel, row: int | None, hints: _Hints) -> Tiling:
             xblock //= 2
         warps = _warps(xblock * rblock)
         return Tiling(xblock, rblock, persistent=True, warps=warps, apart=apart)
+    if any(isinstance(statement, Scan) for statement in kernel.body):
+        xblock, rblock = SCANNED_COLUMN_TILE
+        wide = any(load.dtype.itemsize > 4 for load in _streams(kernel))
+        return Tiling(xblock, rblock, warps=4 if wide else 2, apart=apart)
+    if all(load.dtype.itemsize >= 4 for load in _streams(kernel)):
+        xblock, rblock = NARROW_COLUMN_TILE
+        few = points < 2 * FEW_PROGRAMS * xblock + 1
+        return Tiling(xblock, rblock, warps=MANY_WARPS if few else 8, apart=apart)
     return Tiling(xblock, rblock, warps=_warps(xblock * rblock), apart=apart)
 
 
@@ -243,7 +274,10 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     per_thread = 1
     while per_thread < MOST_PER_THREAD and per_thread * RESIDENT_THREADS < points:
         per_thread *= 2
-    if points % (128 * per_thread) and any(param.dtype.itemsize >= 4 for param in kernel.params):
+    masked = points % (128 * per_thread) != 0 or any(
+        isinstance(statement, Load) and statement.mask for statement in kernel.body
+    )
+    if masked and any(param.dtype.itemsize >= 4 for param in kernel.params):
         per_thread = min(per_thread, MOST_PER_THREAD // 2)  # masked accesses are narrow ones
     xblock = min(128 * per_thread, max(32, _power_of_two(points)))
     return Tiling(xblock, warps=max(1, xblock // (32 * per_thread)))
