@@ -25,13 +25,16 @@ from flambeau_inductor.ir import (
 from flambeau_inductor.nodes import LoopNest
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.graph import Value
-from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.primitives import FLOAT8, Kind, Prim
 
 if TYPE_CHECKING:
     from flambeau_inductor.ir import Axis, Body, LoopKernel
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.schedule import Schedule
     from flambeau_prims.graph import Graph
+
+STORAGE_TYPES = frozenset({torch.float16, torch.bfloat16, *FLOAT8})
+"""Values of these are only moved, selected and cast."""
 
 
 class BorderError(ValueError):
@@ -126,7 +129,7 @@ def check_compute(statement: Compute, dtypes: dict[str, torch.dtype], text: str)
         result = kinds[0] if op.result == "same" else getattr(torch, op.result)
         if statement.dtype is not result:
             raise BorderError(f"the result should be {result}: {text}")
-        if kinds[0] in (torch.float16, torch.bfloat16) and statement.op != "where":
+        if kinds[0] in STORAGE_TYPES and statement.op != "where":
             raise BorderError(f"arithmetic in a storage type: {text}")
 
 

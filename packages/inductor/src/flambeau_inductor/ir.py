@@ -33,7 +33,8 @@ Laws:
    symbols that bear the name of an earlier int64 value (an indirect index); made of + * FloorDiv
    Mod only. An index counts elements from the buffer's data pointer.
 6. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition
-   first; `cast` converts. float16 and bfloat16 values are only moved, selected and cast.
+   first; `cast` converts. float16, bfloat16 and float8 values are only moved, selected and cast;
+   float8 from and to float32.
 """
 
 from __future__ import annotations

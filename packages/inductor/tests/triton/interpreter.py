@@ -116,6 +116,11 @@ def for_interpreter(source: str) -> str:
     return source.replace("range(tl.program_id(0),", "range(tl.program_id(0).handle.data.item(),")
 
 
+def is_bytes(dtype: torch.dtype) -> bool:
+    """Whether kernels take the elements as bytes."""
+    return dtype is torch.bool or (dtype.is_floating_point and dtype.itemsize == 1)
+
+
 def run(
     source: str,
     name: str,
@@ -132,7 +137,7 @@ def run(
         module = types.ModuleType("generated")
         module.__dict__["libdevice"] = numpy_libdevice()
         exec(compile(open(file.name).read(), file.name, "exec"), module.__dict__)  # noqa: SIM115
-        passed = [b.view(torch.uint8) if b.dtype is torch.bool else b for b in buffers]
+        passed = [b.view(torch.uint8) if is_bytes(b.dtype) else b for b in buffers]
         getattr(module, name)[grid](*passed, *ints, **constants)
     finally:
         os.unlink(file.name)

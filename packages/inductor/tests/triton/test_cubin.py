@@ -25,7 +25,15 @@ CHOSEN = {
     if case.name.endswith(("torch.float32", "5x7", "5x50", "257x3"))
     or "-" not in case.name
     or case.name.startswith(
-        ("softmax", "transposed", "columns", "column_scan", "scan-sum-torch.int64", "matmul")
+        (
+            "softmax",
+            "transposed",
+            "columns",
+            "float8-torch.float32",
+            "column_scan",
+            "scan-sum-torch.int64",
+            "matmul",
+        )
     )
     or (case.name.startswith(("scan-max", "scan-logaddexp", "sort-")) and "5x" in case.name)
 }

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flambeau_prims import sizes
 from flambeau_prims.builder import Builder, compute_dtype
 from flambeau_prims.decompositions.registry import decomposition_for
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.operator_facts import READS_MEMORY
-from flambeau_prims.primitives import DTYPES, PRIMS, Kind, Prim
+from flambeau_prims.primitives import DTYPES, PRIMS, STORED_DTYPES, Kind, Prim
 from flambeau_prims.rules.registry import is_view
 
 if TYPE_CHECKING:
@@ -35,12 +37,17 @@ if TYPE_CHECKING:
 
 _CLONE = PRIMS["clone"]
 
+_MOVES = frozenset((
+    torch.ops.aten.clone.default, torch.ops.aten._to_copy.default, torch.ops.aten.copy.default,
+))  # fmt: skip
+"""Operators that only move and cast: those on float8 are primitives, too."""
+
 
 def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
     """A graph of the same inputs, outputs and writes, made of primitives and of ATen calls.
 
     Operators in `keep` stay ATen calls, as do those without a decomposition and those on tensors
-    that are not of `DTYPES`.
+    that are not of `DTYPES` (or, for what moves and casts, of `STORED_DTYPES`).
     """
     taken = [value.name for value in graph.inputs if isinstance(value, Value)]
     taken += [out.name for node in graph.nodes for out in node.outputs if out is not None]
@@ -96,7 +103,8 @@ def _decompose_node(
     start = len(b.nodes)
     function = None if isinstance(node.op, Prim) or node.op in keep else decomposition_for(node.op)
     result = NotImplemented
-    if function is not None and all(value.spec.dtype in DTYPES for value in _values(node)):
+    known = STORED_DTYPES if node.op in _MOVES or _views_argument(node.op) else DTYPES
+    if function is not None and all(value.spec.dtype in known for value in _values(node)):
         args, kwargs = _positional(node.op, args, kwargs)
         result = function(b, *args, **kwargs)
     if result is NotImplemented:

@@ -50,9 +50,15 @@ DTYPES = frozenset({
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool,
 })  # fmt: skip
-"""The dtypes that primitives take. Operators on tensors of others (complex, float8, uint16 and
-wider) stay calls of ATen; `clone`, which only moves, takes them too.
+"""The dtypes that primitives take. Operators on tensors of others (complex, uint16 and wider) stay
+calls of ATen; `clone`, which only moves, takes them too.
 """
+
+FLOAT8 = frozenset({
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+})  # fmt: skip
+STORED_DTYPES = DTYPES | FLOAT8
+"""With those that kernels load, store and cast; only `cast`, `clone` and views take them."""
 
 # 1. What a primitive is
 

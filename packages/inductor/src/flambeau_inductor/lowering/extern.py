@@ -15,7 +15,7 @@ import torch
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_prims.graph import Value
 from flambeau_prims.operator_facts import is_check
-from flambeau_prims.primitives import DTYPES, Prim
+from flambeau_prims.primitives import STORED_DTYPES, Prim
 from flambeau_prims.raising import can_raise
 from flambeau_prims.rules.registry import aliasing
 from flambeau_prims.sizes import Expr
@@ -126,7 +126,7 @@ def is_update(node: Node) -> bool:
     return (
         isinstance(x, Value)
         and out is not None
-        and out.spec.dtype in DTYPES
+        and out.spec.dtype in STORED_DTYPES
         and list(node.operands()).count(x) == 1
     )
 

@@ -39,7 +39,7 @@ from flambeau_inductor.lowering.split_scan import choose_chunk, lower_chunks
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
 from flambeau_inductor.split_reduction import choose_split, reduced_dims
 from flambeau_prims.graph import Value
-from flambeau_prims.primitives import DTYPES, Kind, Prim
+from flambeau_prims.primitives import STORED_DTYPES, Kind, Prim
 from flambeau_prims.sizes import hint_of
 from flambeau_runtime.program import Symbol
 
@@ -132,7 +132,7 @@ class _GraphLowering:
             )
         elif node.op.name == "empty" or _is_empty(out.spec.shape):
             self.make(out)
-        elif out.spec.dtype not in DTYPES:
+        elif out.spec.dtype not in STORED_DTYPES:
             assert node.op.name == "clone", node
             self.copy_value(node.args[0], out)
         elif node.op.kind is Kind.REDUCTION:
@@ -405,7 +405,7 @@ class _GraphLowering:
         """A copy of a value, in its strides; a dim of stride 0 is copied once."""
         spec = value.spec
         copy = Value(f"{value.name}_copy", spec.replace(offset=0))
-        if spec.dtype not in DTYPES:
+        if spec.dtype not in STORED_DTYPES:
             self.copy_value(value, copy)
             return copy
         shape = [
@@ -429,7 +429,7 @@ class _GraphLowering:
         for target, value in writes:
             if _is_empty(target.spec.shape):
                 continue
-            if target.spec.dtype in DTYPES:
+            if target.spec.dtype in STORED_DTYPES:
                 axes, index = self.axes(target.spec.shape, target.spec.stride, "i")
                 elements = self.elements(axes, target.spec.device)
                 name = elements.element(value, index)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from flambeau_inductor.lowering.extern import is_update
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.graph import Value, values_in
-from flambeau_prims.primitives import DTYPES, Kind, Prim
+from flambeau_prims.primitives import STORED_DTYPES, Kind, Prim
 from flambeau_prims.rules.view import view_stride
 from flambeau_prims.sizes import hint_of
 
@@ -328,7 +328,7 @@ class _Realizer:
 
 def _in_kernels(node: Node) -> bool:
     """Whether kernels take the dtype of a primitive's result; else ATen copies it."""
-    return node.op.kind is Kind.VIEW or result_of(node).spec.dtype in DTYPES
+    return node.op.kind is Kind.VIEW or result_of(node).spec.dtype in STORED_DTYPES
 
 
 def _elements(value: Value) -> int:

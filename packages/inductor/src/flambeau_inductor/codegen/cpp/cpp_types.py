@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flambeau_inductor.codegen.float8 import FLOAT8, float8_bits
+
 if TYPE_CHECKING:
     from flambeau_inductor.ir import Number
 
-# float16 and bfloat16 are only moved, selected and cast (ir, law 6), so their values are their
-# bits.
+# float16, bfloat16 and float8 are only moved, selected and cast (ir, law 6), so their values are
+# their bits.
 _STORAGE = {
     torch.float64: "double", torch.float32: "float", torch.float16: "uint16_t",
     torch.bfloat16: "uint16_t", torch.int64: "int64_t", torch.int32: "int32_t",
     torch.int16: "int16_t", torch.int8: "int8_t", torch.uint8: "uint8_t", torch.bool: "uint8_t",
+    **dict.fromkeys(FLOAT8, "uint8_t"),
 }  # fmt: skip
 
-HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+HALVES = {
+    torch.float16: "float16", torch.bfloat16: "bfloat16",
+    **{dtype: one.name for dtype, one in FLOAT8.items()},
+}  # fmt: skip
 """Storage types, by the names of the prelude's conversions."""
 
 _INTEGER_LIMITS = {
@@ -59,6 +65,8 @@ def literal(value: Number, dtype: torch.dtype) -> str:
     if dtype in (torch.float16, torch.bfloat16):
         bits = torch.tensor(float(value), dtype=dtype).view(torch.int16).to(torch.int64).item()
         return f"(uint16_t)0x{int(bits) & 0xFFFF:04x}"
+    if dtype in FLOAT8:
+        return f"(uint8_t)0x{float8_bits(float(value), dtype):02x}"
     if dtype.is_floating_point:
         return _float_literal(float(value), "f" if dtype == torch.float32 else "")
     if dtype == torch.bool:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.cpp.plan import TILE_VECTOR
+from flambeau_inductor.codegen.float8 import FLOAT8, cpp_conversions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -564,6 +565,7 @@ INLINE void stage_tile(const T *from, int64_t stride, int64_t rows, int64_t colu
 
 
 FUNCTIONS["stage_tile"] = _transpose_16()
+FUNCTIONS.update({one.name: cpp_conversions(one) for one in FLOAT8.values()})
 
 FUNCTIONS["rows_of_halves"] = """\
 // Rows by the machine's instructions; what is left of one, element by element.
@@ -609,6 +611,7 @@ _PROVIDES = {
     "prod_in_pairs": "in_pairs", "largest_in_pairs": "extremes_in_pairs",
     "smallest_in_pairs": "extremes_in_pairs", "join_exponentials": "add_exponential",
     "join_moments": "add_moments",
+    **{f"{way}_{one.name}": one.name for one in FLOAT8.values() for way in ("from", "to")},
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
+from flambeau_inductor.codegen.float8 import converts_float8, triton_conversion
 from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
@@ -42,6 +43,7 @@ from flambeau_inductor.scheduler.phases import split_phases
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flambeau_inductor.codegen.float8 import Float8
     from flambeau_inductor.codegen.triton.tiling import Tiling
     from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Reduce, Statement
 
@@ -131,6 +133,12 @@ class KernelWriter:
     def helper(self, name: str) -> str:
         """Have a helper function in the source; returns its name."""
         self.helpers[name] = HELPERS.get(name) or SCAN_HELPERS[name]
+        return name
+
+    def float8_helper(self, one: Float8, narrows: bool) -> str:
+        """The same for a conversion of 8-bit floats."""
+        name = f"{'to' if narrows else 'from'}_{one.name}"
+        self.helpers[name] = triton_conversion(one, narrows, converts_float8())
         return name
 
     def masks(self, index: sympy.Expr) -> list[str]:

@@ -1,8 +1,8 @@
 """Scalar operators as Triton expressions.
 
 Row values are tiles [XBLOCK, 1], inner values [1, RBLOCK] or [XBLOCK, RBLOCK] (in a pointwise
-kernel: all [XBLOCK]); Triton broadcasts. float16 and bfloat16 are only moved, selected and cast
-(law 6 of `ir`).
+kernel: all [XBLOCK]); Triton broadcasts. float16, bfloat16 and float8 are only moved, selected and
+cast (law 6 of `ir`); a float8 tile is its bits.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_inductor.codegen.float8 import FLOAT8, float8_bits
 from flambeau_inductor.codegen.triton.scans import scan_tile, sort_order, sorted_tile
 from flambeau_inductor.indexing.expressions import integer_text
 from flambeau_inductor.scalar_ops import install
@@ -26,12 +27,14 @@ TRITON_TYPES = {
     torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16",
     torch.bfloat16: "tl.bfloat16", torch.int64: "tl.int64", torch.int32: "tl.int32",
     torch.int16: "tl.int16", torch.int8: "tl.int8", torch.uint8: "tl.uint8", torch.bool: "tl.int1",
+    **dict.fromkeys(FLOAT8, "tl.uint8"),
 }  # fmt: skip
 
 POINTER_TYPES = {
     torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16",
     torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8",
     torch.uint8: "*u8", torch.bool: "*u8",
+    **dict.fromkeys(FLOAT8, "*u8"),
 }  # fmt: skip
 """Types in a Triton signature. A bool tensor is bytes: loads compare with 0, stores write 0, 1."""
 
@@ -169,6 +172,12 @@ class TritonOps:
         return f"tl.where({condition}, {a}, {b})"
 
     def cast(self, x: str, source: torch.dtype, to: torch.dtype) -> str:
+        if source in FLOAT8:
+            wide = f"{self.writer.float8_helper(FLOAT8[source], False)}({x})"
+            return wide if to is torch.float32 else self.cast(wide, torch.float32, to)
+        if to in FLOAT8:
+            wide = x if source is torch.float32 else self.cast(x, source, torch.float32)
+            return f"{self.writer.float8_helper(FLOAT8[to], True)}({wide})"
         if to is torch.bool:
             return f"({x} != 0)"
         if source.is_floating_point and to is torch.uint8:
@@ -196,6 +205,8 @@ def number(value: Number, dtype: torch.dtype) -> str:
     """A constant in Triton's syntax."""
     if dtype is torch.bool:
         return str(bool(value))
+    if dtype in FLOAT8:
+        return str(float8_bits(float(value), dtype))
     if not dtype.is_floating_point:
         return str(int(value))
     value = float(value)
