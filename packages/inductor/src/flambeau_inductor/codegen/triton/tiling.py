@@ -230,7 +230,7 @@ def _columns(kernel: LoopKernel, row: int | None, hints: _Hints) -> Tiling:
         return Tiling(xblock, rblock, warps=4 if wide else 2, apart=apart)
     if all(load.dtype.itemsize >= 4 for load in _streams(kernel)):
         xblock, rblock = NARROW_COLUMN_TILE
-        few = points < 2 * FEW_PROGRAMS * xblock + 1
+        few = points <= 2 * FEW_PROGRAMS * xblock
         return Tiling(xblock, rblock, warps=MANY_WARPS if few else 8, apart=apart)
     return Tiling(xblock, rblock, warps=_warps(xblock * rblock), apart=apart)
 
