@@ -45,6 +45,10 @@ RECOGNISED = {
     "log_softmax": (lambda b, x: log_softmax(b, x, 1, False), ["amax", "sum_exp"]),
     "logsumexp": (lambda b, x: logsumexp(b, x, [1]), ["amax", "sum_exp"]),
     "variance": (lambda b, x: variance(b, x, (1,), 1), ["sum", "squared_deviations"]),
+    "corrected variance": (
+        lambda b, x: variance(b, x, (1,), 1, of_mean=True),
+        ["sum", "squared_deviations"],
+    ),
     "both dims": (lambda b, x: variance(b, x, (0, 1), 0), ["sum", "squared_deviations"]),
 }
 
@@ -67,6 +71,24 @@ def test_long_rows_are_reduced_in_one_pass(name) -> None:
 def test_short_rows_keep_two_passes(name) -> None:
     graph = graph_of(RECOGNISED[name][0], (3, SHORT))
     assert not {"sum_exp", "squared_deviations"} & set(reductions(reduce_in_one_pass(graph)))
+
+
+def test_another_correction_stays() -> None:
+    """What a sum of other deviations is taken from, and the sum of them alone."""
+
+    def build(b, x):
+        squares, middle = variance(b, x, (1,), 0)
+        far = b.sum(b.sub(x, b.spread(middle, (1,), x.spec.shape)), (1,))
+        near = b.sum(b.sub(x, b.spread(b.amax(x, (1,)), (1,), x.spec.shape)), (1,))
+        amount = b.div(b.mul(near, near), float(LONG))
+        return far, b.sub(b.mul(squares, float(LONG)), amount)
+
+    graph = graph_of(build, (3, LONG))
+    x = torch.randn(3, LONG)
+    before = run_graph(graph, [x])
+    assert reductions(reduce_in_one_pass(graph)).count("sum") == 3
+    for ours, theirs in zip(run_graph(graph, [x]), before, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-2)
 
 
 LEFT = {
@@ -107,6 +129,7 @@ def kernels_on_a_gpu(build, shape, stride=None) -> list[str]:
     ("build", "shape", "kernels"),
     [
         (lambda b, x: variance(b, x, (0,), 1), (1 << 24,), 2),  # chunks, then their results
+        (lambda b, x: variance(b, x, (0,), 1, of_mean=True), (1 << 24,), 2),
         (lambda b, x: (variance(b, x, (0,), 1)[0], b.amax(x, (0,))), (1 << 24,), 2),
         (lambda b, x: (b.amax(x, (0,)), b.prod(b.exp(x), (0,))), (1 << 24,), 2),
         (lambda b, x: softmax(b, x, 1, False), (1000, 100_000), 1),

@@ -72,6 +72,14 @@ def test_moments(name: str) -> None:
         check(op, make(5, 6) * 0.01 + 10, [1], correction=1)
 
 
+@pytest.mark.parametrize("middle", [1e3, 1e5, 1e7])
+def test_deviations_from_large_means(middle: float) -> None:
+    """What the mean loses to rounding is in each deviation."""
+    x = torch.randn(64, 37, generator=torch.Generator().manual_seed(1)) + middle
+    for dim in (0, 1):
+        check(aten.var.correction, x, [dim], correction=1)
+
+
 @pytest.mark.parametrize("order", [2, 1, 0, 3, 0.5, float("inf"), float("-inf")])
 def test_norms(order: float) -> None:
     for dtype in FLOATS:

@@ -6,7 +6,8 @@
     s: f32[8] = prims.sum(e, (1,))
 
     m = x's mean; d = prims.sub(x, m expanded)            q = prims.squared_deviations(x, (1,))
-    s = prims.mul(d, d); q = prims.sum(s, (1,))
+    s = prims.mul(d, d); q = prims.sum(s, (1,))           v = prims.squared_deviations(x, (1,))
+    r = prims.sum(d, (1,)); v = q - r * r / size
 
 The two reductions then share one loop over the row, and can be split over programs. A row that a
 program keeps in registers, or a core in its cache, stays as it is: there a second pass is cheap.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_inductor.graph_passes.patterns import operands_of, repeated_from
+from flambeau_inductor.graph_passes.patterns import drop_unread, operands_of, repeated_from
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.split_reduction import (
     EVEN_ONLY,
@@ -40,6 +41,7 @@ def reduce_in_one_pass(graph: Graph) -> Graph:
     if not any(node.op is PRIMS["sum"] for node in graph.nodes):
         return graph
     nodes: list[Node] = []
+    rewritten = False
     builder = Builder(nodes, (value.name for value in graph.users()))
     for node in graph.nodes:
         if node.op is PRIMS["sum"] and node.args[1]:
@@ -47,8 +49,15 @@ def reduce_in_one_pass(graph: Graph) -> Graph:
             node = _exponentials(builder, node) or _squares(node) or node
             for out in node.outputs:
                 out.producer = node  # type: ignore[union-attr]
+        elif node.op is PRIMS["sub"]:
+            node = _corrected_squares(node) or node
+            rewritten = rewritten or node.op is not PRIMS["sub"]
+            for out in node.outputs:
+                out.producer = node  # type: ignore[union-attr]
         nodes.append(node)
     graph.nodes = nodes
+    if rewritten:
+        drop_unread(graph)  # or the sum of deviations would be a pass over the row
     return graph
 
 
@@ -102,6 +111,34 @@ def _squares(node: Node) -> Node | None:
     if reduced is None or reduced[0] is not x or reduced[1] != node.args[1]:
         return None
     return _profitable(node, "squared_deviations", x)
+
+
+def _corrected_squares(node: Node) -> Node | None:
+    """`squared_deviations` less what the deviations from a rounded mean sum to, squared and divided
+    by their number: the primitive has no rounded mean.
+    """
+    squares, amount = node.args
+    reduced = operands_of(squares, "squared_deviations")
+    if reduced is None or not isinstance(amount, Value):
+        return None
+    x, dims = reduced
+    sums = operands_of(_divided(amount, x, dims), "mul")
+    if sums is None or sums[0] is not sums[1]:
+        return None
+    rest = operands_of(sums[0], "sum")
+    deviation = operands_of(rest[0], "sub") if rest else None
+    if rest is None or deviation is None or rest[1] != dims or deviation[0] is not x:
+        return None
+    middle = repeated_from(deviation[1], x, dims)
+    total = operands_of(_divided(middle, x, dims), "sum")
+    if total is None or total[0] is not x or total[1] != dims:
+        return None
+    return Node(PRIMS["squared_deviations"], reduced, {}, node.outputs, node.where)
+
+
+def _divided(value: Any, x: Value, dims: tuple[int, ...]) -> Any:
+    """What is divided by the number of reduced elements."""
+    return _total_of_mean(value, x, Node(PRIMS["sum"], (x, dims), {}, ()))
 
 
 def _total_of_mean(average: Any, x: Value, node: Node) -> Any:

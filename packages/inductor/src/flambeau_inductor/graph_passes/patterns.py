@@ -1,11 +1,28 @@
-"""What made a value: questions that several passes ask of a graph of primitives."""
+"""What made a value, and whether it is read: questions of several passes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau_prims.graph import Value
-from flambeau_prims.primitives import PRIMS
+from flambeau_prims.primitives import PRIMS, Kind, Prim
+
+if TYPE_CHECKING:
+    from flambeau_prims.graph import Graph, Node
+
+_PURE = frozenset((Kind.POINTWISE, Kind.REDUCTION, Kind.VIEW))
+
+
+def drop_unread(graph: Graph) -> None:
+    """Drop the pointwise primitives, reductions and views that nothing reads."""
+    live = set(graph.live_at_exit())
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        pure = isinstance(node.op, Prim) and node.op.kind in _PURE
+        if not pure or any(out in live for out in node.outputs):
+            live.update(node.operands())
+            kept.append(node)
+    graph.nodes = kept[::-1]
 
 
 def operands_of(value: Any, name: str) -> tuple[Any, ...] | None:

@@ -113,12 +113,21 @@ def divide(b: Builder, x: Value, amount: Any) -> Value:
     return b.div(x, amount)
 
 
-def variance(b: Builder, x: Value, dims: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
-    """Variance and mean over dims, in the compute dtype: the mean first, then deviations."""
+def variance(
+    b: Builder, x: Value, dims: tuple[int, ...], correction: Any, of_mean: bool = False
+) -> tuple[Value, Value]:
+    """Variance and mean over dims, in the compute dtype: the mean first, then deviations.
+
+    `of_mean`: correct the squares by what the deviations from the rounded mean sum to, which counts
+    where the mean is large beside the deviations.
+    """
     average = mean(b, x, dims)
     deviation = b.sub(x, b.spread(average, dims, x.spec.shape))
     squares = b.sum(b.mul(deviation, deviation), dims)
     total = count(x.spec.shape, dims)
+    if of_mean:
+        rest = b.sum(deviation, dims)
+        squares = b.sub(squares, divide(b, b.mul(rest, rest), total))
     whole = int(correction)
     if not isinstance(total, Expr):
         freedom: Any = max(total - correction, 0)
@@ -134,7 +143,8 @@ def moments(
 ) -> Value | tuple[Value, Value]:
     """The variance, or with "std" in the name the deviation; with "mean" in it, the mean too."""
     dims = wrap_dims(dim, x.spec.ndim)
-    spread, average = variance(b, b.widen(x), dims, 1 if correction is None else correction)
+    correction = 1 if correction is None else correction
+    spread, average = variance(b, b.widen(x), dims, correction, of_mean=True)
     spread = finish(b, b.sqrt(spread) if "std" in name else spread, dims, keepdim)
     return (spread, finish(b, average, dims, keepdim)) if "mean" in name else spread
 
