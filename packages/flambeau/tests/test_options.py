@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import torch
 
 import flambeau
 from flambeau.environment import Environment, read_environment
-from flambeau.options import MISSING_FROM_MODES, MODES, STAGES, Options, known_options, resolve
+from flambeau.options import MODES, STAGES, Options, known_options, resolve
+from flambeau_autograd import AutogradOptions
 from flambeau_inductor import InductorOptions
 from flambeau_runtime import RuntimeOptions
 
@@ -69,47 +69,22 @@ def test_a_mode_sets_how_programs_are_launched_on_a_gpu(mode: str | None) -> Non
         "max-autotune": "always",
         "max-autotune-no-cudagraphs": "never",
     }
+    tunes = (mode or "").startswith("max-autotune")
     runtime = RuntimeOptions(cuda_graphs=launched[mode])
-    inductor = InductorOptions(max_autotune=mode in MISSING_FROM_MODES)
-    assert resolved(mode=mode) == Options(runtime=runtime, inductor=inductor)
+    inductor = InductorOptions(max_autotune=tunes)
+    autograd = AutogradOptions(max_autotune=tunes)
+    options = Options(runtime=runtime, inductor=inductor, autograd=autograd)
+    assert resolved(mode=mode) == options
 
 
-@pytest.mark.parametrize("mode", [None, "default", "reduce-overhead"])
-def test_a_complete_mode_says_nothing(mode: str | None, recwarn: pytest.WarningsRecorder) -> None:
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_a_mode_says_nothing(mode: str | None, recwarn: pytest.WarningsRecorder) -> None:
     flambeau.compile(torch.sin, mode=mode)
     assert not recwarn.list
 
 
-@pytest.mark.parametrize(
-    ("mode", "missing"),
-    [
-        ("max-autotune", "kernels for CPUs are not tuned by measurement"),
-        ("max-autotune-no-cudagraphs", "kernels for CPUs are not tuned by measurement"),
-    ],
-)
-def test_a_mode_that_is_not_implemented_says_so_once(
-    mode: str, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flambeau.options._ANNOUNCED", {})
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    flambeau.compile(torch.sin, mode=mode, disable=True)  # nothing is compiled: nothing to say
-    with pytest.warns(RuntimeWarning) as warned:
-        compiled = flambeau.compile(torch.neg, mode=mode)
-    (warning,) = warned
-    assert str(warning.message) == (
-        f"Flambeau does not implement all of mode={mode!r} yet: {missing}. "
-        "The rest of the mode is in force."
-    )
-    assert warning.filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        flambeau.compile(mode=mode)(torch.cos)
-    x = torch.randn(3)
-    assert torch.equal(compiled(x), -x)
-
-
-def test_each_mode_that_sets_nothing_is_the_default_or_announced() -> None:
-    assert {mode for mode in MODES if not MODES[mode]} <= {"default", *MISSING_FROM_MODES}
+def test_only_the_default_sets_nothing() -> None:
+    assert {mode for mode in MODES if not MODES[mode]} == {"default"}
 
 
 @pytest.mark.parametrize(

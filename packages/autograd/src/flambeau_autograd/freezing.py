@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +43,7 @@ from flambeau_prims.raising import can_raise
 from flambeau_prims.rules.view import view_stride
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
+from flambeau_runtime.prepared import KeptResults, getter, kept_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -54,8 +54,6 @@ MOST_CHANGES = 4
 """After so many calls with changed parameters, what depends on them is computed in every call."""
 
 _ATTRIBUTE = re.compile(r"\.[^\W\d]\w*$")
-_version = attrgetter("_version")
-_address = torch.Tensor.data_ptr
 
 
 def is_frozen(tensor: Any, source: str) -> bool:
@@ -71,9 +69,12 @@ def is_frozen(tensor: Any, source: str) -> bool:
 
 
 def compile_frozen(
-    graph: Graph, positions: Sequence[int], compiler: Callable[[Graph, str], Compiled]
-) -> Compiled:
-    """The callable for an inference graph; its inputs at `positions` are parameters and buffers."""
+    graph: Graph, positions: Sequence[int], compiler: Callable[[Graph, str], Compiled],
+    *, packs: bool = True,
+) -> Compiled:  # fmt: skip
+    """The callable for an inference graph; its inputs at `positions` are parameters and buffers.
+    Unless it `packs` the factors of products, the compiler may.
+    """
     written = {target for target, _ in graph.counted_writes()}
     frozen = {
         value: at
@@ -82,7 +83,7 @@ def compile_frozen(
         and value not in written
         and value.spec.env is None
     }
-    split = split_frozen(graph, frozen)
+    split = split_frozen(graph, frozen, packs)
     if split is None:
         return compiler(graph, "inference")
     return _Frozen(split, [frozen[value] for value in split.read], compiler)
@@ -103,14 +104,15 @@ class Split:
     passed: list[int]
 
 
-def split_frozen(graph: Graph, frozen: Collection[Value]) -> Split | None:
+def split_frozen(graph: Graph, frozen: Collection[Value], packs: bool = True) -> Split | None:
     """Split off what depends on `frozen` inputs only, in place; None if that is nothing."""
     constant = _constants(graph, frozen)
     # Before weights are in the library's order.
     fold_affine(graph, constant)
-    pack_weights(graph, constant)
+    pack_weights(graph, constant, packs)
     _separate_exits(graph, constant)
     results = _results(graph, constant)
+    graph.frozen = frozenset((*frozen, *results))
     if not results:
         return None
     read, before = _before(graph, frozen, results)
@@ -245,20 +247,6 @@ def _before(
 # 2. The call
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The results of frozen tensors, as they were at these versions, with this data.
-
-    The data is held, so no other data has its address.
-    """
-
-    tensors: tuple[torch.Tensor, ...]
-    versions: tuple[int, ...]
-    addresses: tuple[int, ...]
-    data: tuple[torch.Tensor, ...]
-    results: tuple[Any, ...]
-
-
 class _Frozen:
     """A compiled graph that keeps what it computes from frozen tensors while these stay."""
 
@@ -266,11 +254,11 @@ class _Frozen:
         self, split: Split, read: list[int], compiler: Callable[[Graph, str], Compiled]
     ) -> None:
         self.before = split.before
-        self.read = _getter(read)
-        self.passed = _getter(split.passed)
+        self.read = getter(read)
+        self.passed = getter(split.passed)
         self.run = compiler(split.after, "inference")
         self.compiler = compiler
-        self.state = _State((), (), (), (), ())
+        self.kept = KeptResults()
         self.changes = -1
         # A program hands out strided tensors only.
         self.packs = any("mkldnn" in str(node.op) for node in self.before.nodes)
@@ -278,36 +266,18 @@ class _Frozen:
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         tensors = self.read(args)
-        state = self.state
-        # One reference: another thread may replace it meanwhile.
-        if not (
-            len(state.tensors) == len(tensors)
-            and all(map(is_, state.tensors, tensors))
-            and tuple(map(_version, tensors)) == state.versions
-            and tuple(map(_address, tensors)) == state.addresses
-        ):
+        kept = self.kept  # one reference: another thread may replace it meanwhile
+        if not kept.are_of(tensors):
             if self.in_every_call is not None:
                 return self.run(*self.passed(args), *self.in_every_call(*tensors))
-            state = self.compute(tensors)
-        return self.run(*self.passed(args), *state.results)
+            kept = self.compute(tensors)
+        assert kept.results is not None
+        return self.run(*self.passed(args), *kept.results)
 
-    def compute(self, tensors: tuple[torch.Tensor, ...]) -> _State:
+    def compute(self, tensors: tuple[torch.Tensor, ...]) -> KeptResults:
         """Compute what is frozen again."""
-        versions = tuple(map(_version, tensors))
-        addresses = tuple(map(_address, tensors))
-        with torch.inference_mode(False), torch.no_grad():
-            data = tuple(tensor.detach() for tensor in tensors)
-            results = run_graph(self.before, tensors)
-        state = self.state = _State(tensors, versions, addresses, data, results)
+        kept = self.kept = kept_results(lambda *args: run_graph(self.before, args), tensors)
         self.changes += 1
         if self.changes == MOST_CHANGES and not self.packs:
             self.in_every_call = self.compiler(self.before, "inference")
-        return state
-
-
-def _getter(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """The items at these positions, as a tuple."""
-    if len(positions) == 1:
-        (only,) = positions
-        return lambda items: (items[only],)
-    return itemgetter(*positions) if positions else lambda items: ()
+        return kept

@@ -19,8 +19,10 @@ class AutogradOptions:
     convolutions, and what lies between them, in channels-last layout (with `decompose` only).
     `shape_padding`: pad matrices in half precision on a GPU whose sizes are no multiples of 8,
     where products gain by it (with `decompose` only). `freezing`: compute once what depends on
-    parameters and buffers only, in graphs without a backward (with `decompose` only). `check`: run
-    the border checker after each pass.
+    parameters and buffers only, in graphs without a backward (with `decompose` only).
+    `max_autotune`, `max_autotune_gemm`: the compiler measures in which order kernels on a CPU read
+    frozen factors of products, and orders them itself. `check`: run the border checker after each
+    pass.
     """
 
     decompose: bool = True
@@ -31,4 +33,6 @@ class AutogradOptions:
     channels_last: bool = True
     shape_padding: bool = True
     freezing: bool = False
+    max_autotune: bool = False
+    max_autotune_gemm: bool = False
     check: bool = False

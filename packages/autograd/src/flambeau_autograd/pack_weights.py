@@ -29,14 +29,16 @@ FEWEST_WEIGHTS = 64 * 64
 """For smaller matrices the library's operator costs more time than it saves."""
 
 
-def pack_weights(graph: Graph, constant: set[Value]) -> None:
-    """Let products and convolutions by `constant` weights read packed ones, in place; adds these
-    to `constant`.
+def pack_weights(graph: Graph, constant: set[Value], products: bool = True) -> None:
+    """Let convolutions by `constant` weights, and `products` by them, read packed ones, in place;
+    adds these to `constant`.
     """
     dtypes = _dtypes()
     nodes: list[Node] = []
     for node in graph.nodes:
         pack = _PACKERS.get(node.op)
+        if pack is not _pack_convolution and not products:
+            pack = None
         if pack is not None and not node.kwargs and _is_on_cpu(node, dtypes):
             before = len(nodes)
             call = pack(nodes, node, constant)

@@ -149,9 +149,9 @@ def _compile(
     )  # fmt: skip
     if not traced.trains:
         if options.freezing and options.decompose:
-            return wrap_inference(
-                compile_frozen(joint, _frozen(gm, example_inputs, traced.passed), compiler), call
-            )
+            frozen = _frozen(gm, example_inputs, traced.passed)
+            packs = not (options.max_autotune or options.max_autotune_gemm)
+            return wrap_inference(compile_frozen(joint, frozen, compiler, packs=packs), call)
         return wrap_inference(compiler(joint, "inference"), call)
     reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]

@@ -13,7 +13,7 @@ from flambeau.backends import Context, backend_of_captures, get_default_backend,
 from flambeau.environment import read_environment
 from flambeau.logs import listener
 from flambeau.module import CompiledModule
-from flambeau.options import announce_mode, check_arguments, resolve
+from flambeau.options import check_arguments, resolve
 from flambeau.report import Report, attach_report
 from flambeau.reset import remember
 from flambeau_capture.compiler_functions import innermost
@@ -106,7 +106,6 @@ def compile(
     )  # an unknown one is an error even where nothing is compiled
     if disable or environment.disable:
         return model
-    announce_mode(mode)
     if isinstance(model, type):
         return _compile_class(model, again)
     model = _original(model)

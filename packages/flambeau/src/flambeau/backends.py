@@ -54,8 +54,9 @@ from flambeau_runtime import (
     program_json,
     recording_cache_use,
 )
+from flambeau_runtime.tuning.cpu_bench import CpuBench
 from flambeau_runtime.tuning.cuda_bench import CudaBench
-from flambeau_runtime.tuning.tuner import MeasuringTuner
+from flambeau_runtime.tuning.tuner import Bench, MeasuringTuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -223,7 +224,7 @@ def inductor(context: Context) -> Backend:
 def tuner_of(context: Context) -> Tuner | None:
     """Who measures kernels, if the options ask for it; the results go to stderr."""
     runtime, environment = context.options.runtime, context.options.environment
-    if not context.options.inductor.tunes or not torch.cuda.is_available():
+    if not context.options.inductor.tunes:
         return None
 
     def report(table: str) -> None:
@@ -231,9 +232,10 @@ def tuner_of(context: Context) -> Tuner | None:
         if "autotune" not in environment.logs:
             sys.stderr.write(f"{table}\n")
 
-    return MeasuringTuner(
-        CudaBench(runtime), runtime, seconds=runtime.max_autotune_seconds, report=report
-    )
+    benches: dict[str, Bench] = {"cpu": CpuBench(runtime, context.options.inductor.threads)}
+    if torch.cuda.is_available():
+        benches["cuda"] = CudaBench(runtime)
+    return MeasuringTuner(benches, runtime, seconds=runtime.max_autotune_seconds, report=report)
 
 
 @_builtin

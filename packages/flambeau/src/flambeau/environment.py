@@ -6,6 +6,8 @@
 | `FLAMBEAU_CACHE_DIR` | the folder of built kernels (default: `~/.cache/flambeau`) |
 | `FLAMBEAU_CXX` | the C++ compiler, or a command such as `ccache g++` (default: `g++`) |
 | `FLAMBEAU_ISA` | the ISA of CPU kernels: `avx512`, `avx2`, `baseline` (default: the best) |
+| `FLAMBEAU_FREEZING=1` | the option `freezing` (as `TORCHINDUCTOR_FREEZING=1`) |
+| `FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS` | the option of this name (as torch's variable) |
 | `FLAMBEAU_SANITIZE=1` | build CPU kernels with the address sanitizer (preload its library) |
 | `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
 | `FLAMBEAU_DUMP=DIR` | write each stage to `DIR/<graph>.<stage>.txt`, Programs as JSON too |
@@ -40,6 +42,8 @@ class Environment:
     cache_dir: Path | None = None
     cxx: str | None = None
     isa: str | None = None
+    freezing: bool = False
+    gemm_backends: str | None = None
     sanitize: bool = False
     check: bool = False
     dump: Path | None = None
@@ -67,6 +71,10 @@ def read_environment() -> Environment:
         cache_dir=path("FLAMBEAU_CACHE_DIR"),
         cxx=os.environ.get("FLAMBEAU_CXX") or None,
         isa=_level(os.environ.get("FLAMBEAU_ISA") or None),
+        freezing=flag("FLAMBEAU_FREEZING") or flag("TORCHINDUCTOR_FREEZING"),
+        gemm_backends=os.environ.get("FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS")
+        or os.environ.get("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS")
+        or None,
         sanitize=flag("FLAMBEAU_SANITIZE"),
         check=flag("FLAMBEAU_CHECK"),
         dump=path("FLAMBEAU_DUMP"),

@@ -16,7 +16,7 @@ from torch._guards import TracingContext, detect_fake_mode
 from flambeau.backends import Context, lookup_backend
 from flambeau.environment import read_environment
 from flambeau.interop_sizes import Untranslatable, give_guards, size_from_torch
-from flambeau.options import announce_mode, resolve
+from flambeau.options import resolve
 from flambeau.report import Report
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import unbacked_float
@@ -38,7 +38,6 @@ def flambeau_backend(
     resolved = resolve(
         fullgraph=False, dynamic=None, mode=mode, options=options, environment=read_environment()
     )
-    announce_mode(mode)
     context = Context(resolved, Report("torch.compile graph"))
     imported = ImportedSizes(gm, example_inputs)
     compiled = lookup_backend("inductor", context)(gm, imported.examples)

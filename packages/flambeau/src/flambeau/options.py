@@ -11,12 +11,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
-import warnings
 from collections import abc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from flambeau.environment import Environment
 from flambeau_autograd import AutogradOptions
@@ -35,15 +32,6 @@ MODES: dict[str, dict[str, Any]] = {
     "max-autotune-no-cudagraphs": {"cuda_graphs": "never", "max_autotune": True},
 }
 """What each mode sets, under torch.compile's names."""
-
-MISSING_FROM_MODES = {
-    "max-autotune": "kernels for CPUs are not tuned by measurement",
-    "max-autotune-no-cudagraphs": "kernels for CPUs are not tuned by measurement",
-}
-"""What is not implemented yet of a mode, for processes without a GPU."""
-
-_ANNOUNCED: dict[str, object] = {}
-"""The modes that this process was warned of."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +93,10 @@ def resolve(
         changes["runtime"]["cxx"] = environment.cxx
     if environment.isa is not None:
         changes["runtime"]["isa"] = environment.isa
+    if environment.freezing:
+        chosen.setdefault("freezing", True)
+    if environment.gemm_backends is not None:
+        chosen.setdefault("max_autotune_gemm_backends", environment.gemm_backends)
     if environment.sanitize:
         changes["runtime"]["sanitize"] = True
     if environment.check:
@@ -134,21 +126,6 @@ def resolve(
         },
         environment=environment,
     )
-
-
-def announce_mode(mode: str | None) -> None:
-    """Warn, once per process, that a mode is implemented in part; the caller's caller is named."""
-    if torch.cuda.is_available():
-        return
-    missing, caller = MISSING_FROM_MODES.get(mode or "default"), object()
-    # setdefault is atomic: of several threads one warns.
-    if missing is not None and _ANNOUNCED.setdefault(str(mode), caller) is caller:
-        warnings.warn(
-            f"Flambeau does not implement all of mode={mode!r} yet: {missing}. "
-            "The rest of the mode is in force.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:

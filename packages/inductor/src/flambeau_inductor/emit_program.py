@@ -17,6 +17,7 @@ from flambeau_inductor.codegen.base import backend_for
 from flambeau_inductor.lowering.elements import host_symbol
 from flambeau_inductor.lowering.extern import op_name
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
+from flambeau_inductor.prepare import split_prepared
 from flambeau_inductor.scheduler.build_kernel import build_kernel
 from flambeau_inductor.scheduler.memory import Allocation
 from flambeau_prims.gpu_draws import reserve_random
@@ -36,7 +37,11 @@ def emit_program(
     schedule: Schedule, options: InductorOptions, backends: dict[str, KernelBackend] | None = None
 ) -> rt.Program:
     """The Program of a schedule. `backends`: device type -> generator, instead of the usual."""
-    return _Emitter(schedule, options, backends or {}).emit()
+    before, schedule = split_prepared(schedule, options)
+    program = _Emitter(schedule, options, backends or {}).emit()
+    if before is None:
+        return program
+    return replace(program, prepared=_Emitter(before, options, backends or {}).emit())
 
 
 def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, ScheduledKernel]:

@@ -162,6 +162,7 @@ class Lowered:
     """A graph as nests and extern calls. `inputs`: names in call order; those that are no buffers
     are ints. `outputs`: TensorRef, SizeRef or None, as the graph's. `updated`: buffers that are
     written again, at some places, when all of them have been written: an order of writes matters.
+    `frozen`: inputs that hold the same numbers in nearly all calls.
     """
 
     graph: Graph
@@ -173,6 +174,7 @@ class Lowered:
     outputs: list[TensorRef | SizeRef | None] = field(default_factory=list)
     write_counts: dict[str, int] = field(default_factory=dict)
     updated: set[str] = field(default_factory=set)
+    frozen: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         lines = [

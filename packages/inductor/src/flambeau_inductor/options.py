@@ -51,13 +51,13 @@ class InductorOptions:
     """`max_autotune_gemm` and `max_autotune_pointwise`."""
 
     max_autotune_gemm: bool = False
-    """On a GPU, measure ways to multiply matrices: the library's kernel and a kernel for what is
-    done with its result, or kernels of our own for both.
+    """Measure ways to multiply matrices: the library's kernel and a kernel for what is done with
+    its result, or kernels of our own for both.
     """
 
-    max_autotune_gemm_backends: str = "ATEN,TRITON"
-    """Which of these are measured; with only one of them, measuring is among its ways. "ATEN" is
-    used where there is no other way, too.
+    max_autotune_gemm_backends: str = "ATEN,TRITON,CPP"
+    """Which of these are measured ("TRITON" on a GPU, "CPP" on a CPU); with only one of them,
+    measuring is among its ways. "ATEN" is used where there is no other way, too.
     """
 
     max_autotune_pointwise: bool = False

@@ -133,7 +133,8 @@ class Graph:
     owns the symbolic sizes, or is None when every size is an int. The last
     `private_outputs` outputs are read by the compiler's own backward only, not by the caller.
     `aligned` holds inputs that the caller can check to be aligned to 16 bytes, each with whether it
-    must be: eager's draws depend on it.
+    must be: eager's draws depend on it. `frozen` holds inputs that are the same tensors, with the
+    same numbers, in nearly all calls: what depends on nothing else may be computed once for them.
     """
 
     inputs: list[Value | Expr] = field(default_factory=list)
@@ -145,6 +146,7 @@ class Graph:
     write_counts: dict[Value, int] = field(default_factory=dict)
     private_outputs: int = 0
     aligned: dict[Value, bool] = field(default_factory=dict)
+    frozen: frozenset[Value] = frozenset()
 
     def counted_writes(self) -> list[tuple[Value, int]]:
         """Each input that is written, or whose version counter moves, and how far it moves."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from flambeau_runtime import cuda, native
@@ -19,6 +20,7 @@ from flambeau_runtime.c_executor import Assembler
 from flambeau_runtime.check import check_arguments, check_program
 from flambeau_runtime.graph_launch import launcher_of, why_plain
 from flambeau_runtime.options import RuntimeOptions
+from flambeau_runtime.prepared import PreparedExecutable
 from flambeau_runtime.program import Program
 from flambeau_runtime.python_executor import PythonExecutor
 
@@ -57,6 +59,12 @@ def load(
     `cuda_graphs="always"`; by default that is logged.
     """
     options = options or RuntimeOptions()
+    if program.prepared is not None:
+        run = load(replace(program, prepared=None), options, on_refusal)
+        # The Python executor hands out tensors in a library's order, too.
+        prepare = load(program.prepared, replace(options, executor="python", debug=False))
+        read = list(map(program.inputs.index, program.prepared.inputs))
+        return PreparedExecutable(run, prepare, read)
     if options.debug:
         check_program(program)
     kernels = load_kernels(program, options)

@@ -257,6 +257,17 @@ class Program:
     saves for its backward.
     """
 
+    prepared: Program | None = None
+    """Computes the last of `inputs` from some of the others, under their names, before a call in
+    which these are other tensors than before, or have been written to. A call does not pass them.
+    """
+
+    @property
+    def given_inputs(self) -> tuple[str, ...]:
+        """The inputs that a call passes."""
+        count = len(self.prepared.outputs) if self.prepared else 0
+        return self.inputs[: len(self.inputs) - count]
+
     def counted_writes(self) -> list[tuple[str, int]]:
         """Each mutated input, and how often its version counter is bumped."""
         counts = self.write_counts or (1,) * len(self.mutated)

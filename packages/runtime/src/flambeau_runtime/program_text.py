@@ -33,7 +33,8 @@ def format_program(program: Program) -> str:
         _declaration(tensors[name]) if name in tensors else f"{name}: int"
         for name in program.inputs
     ]
-    lines = [f"{program.name}({', '.join(heads)}) {{"]
+    lines = [] if program.prepared is None else [f"prepared {format_program(program.prepared)}"]
+    lines.append(f"{program.name}({', '.join(heads)}) {{")
     if program.symbols:
         origins = [
             f"{symbol.name} = {_origin(symbol, program.inputs[symbol.input])}"

@@ -30,6 +30,8 @@ class FakeBench:
     The device is slower by `drift` with every sample, which all candidates must feel alike.
     """
 
+    noise = 0.01
+
     def __init__(self, clock: Clock, drift: float = 0.0) -> None:
         self.clock = clock
         self.drift = drift
@@ -86,7 +88,7 @@ class Table:
         self.bench = FakeBench(self.clock, drift)
         self.reports: list[str] = []
         self.tuner = MeasuringTuner(
-            self.bench, RuntimeOptions(cache_dir=tmp_path / "cache"), seconds=seconds,
+            {"cuda": self.bench}, RuntimeOptions(cache_dir=tmp_path / "cache"), seconds=seconds,
             report=self.reports.append, clock=self.clock,
         )  # fmt: skip
 
@@ -195,7 +197,7 @@ def test_the_first_candidate_must_be_built(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_means_the_first() -> None:
-    assert fastest([Outcome("a", None), Outcome("b", 1.0)]) == 0
+    assert fastest([Outcome("a", None), Outcome("b", 1.0)], 0.01) == 0
     text = format_table("mm", [Outcome("a", None)], 0, 0.0, 0.0)
     assert "a not measured" in text
 

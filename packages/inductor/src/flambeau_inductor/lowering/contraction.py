@@ -27,6 +27,7 @@ from flambeau_prims.spec import Spec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flambeau_inductor.lowering.packing import PackedFactor
     from flambeau_inductor.nodes import ExternCall, Lowered
 
 SUM_DTYPES = {
@@ -97,9 +98,11 @@ def product_result(call: ExternCall) -> str:
     return name
 
 
-def contraction_nest(call: ExternCall, lowered: Lowered) -> LoopNest:
-    """The loop nest that computes what the call does."""
-    return _Contraction(call, lowered).nest()
+def contraction_nest(
+    call: ExternCall, lowered: Lowered, packed: PackedFactor | None = None
+) -> LoopNest:
+    """The loop nest that computes what the call does, from a `packed` right factor if given."""
+    return _Contraction(call, lowered, packed).nest()
 
 
 def split_contraction(
@@ -112,8 +115,11 @@ def split_contraction(
 
 
 class _Contraction:
-    def __init__(self, call: ExternCall, lowered: Lowered) -> None:
+    def __init__(
+        self, call: ExternCall, lowered: Lowered, packed: PackedFactor | None = None
+    ) -> None:
         product = product_of_call(call)
+        self.packed = packed
         assert product is not None
         self.call = call
         self.what = product
@@ -175,6 +181,9 @@ class _Contraction:
             self.builder.cast(self.load(ref, index), self.total)
             for ref, index in zip(self.what.factors, places, strict=True)
         ]
+        if self.packed is not None:
+            loaded = self.packed.load(self.builder, places[1])
+            factors[1] = self.builder.cast(loaded, self.total)
         return self.builder.pointwise("mul", *factors)
 
     def finish(self, value: str, length: sympy.Expr) -> LoopNest:
@@ -194,7 +203,9 @@ class _Contraction:
     def make(self, outer: tuple[Axis, ...], inner: tuple[Axis, ...], label: str) -> LoopNest:
         """The nest of what was built."""
         call = self.call
-        outer, inner, body = split_axes(outer, inner, self.builder.finish())
+        body = self.builder.finish()
+        if self.packed is None:  # a code generator walks over panels itself
+            outer, inner, body = split_axes(outer, inner, body)
         # A factor that the kernel computes is rounded as the graph says: so it is multiplied.
         return LoopNest(
             call.order, call.device, outer, inner, body, label, call.where, keeps_casts=True

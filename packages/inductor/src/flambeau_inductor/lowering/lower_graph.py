@@ -70,6 +70,9 @@ class _GraphLowering:
         sources = SymbolSources(graph.inputs)
         self.sizes = SizeTable(sources.names)
         self.lowered = Lowered(graph, self.sizes, tuple(sources.symbols))
+        self.lowered.frozen = frozenset(
+            f"arg{number}" for number, value in enumerate(graph.inputs) if value in graph.frozen
+        )
         self.realized = realize(graph, options)
         self.memory: dict[Value, str] = {}
         self.continued = continued_scatters(graph)

@@ -1,4 +1,5 @@
-"""Ways to multiply matrices on a GPU: Triton kernels in several tilings.
+"""The matrix products of a schedule; and the ways to multiply on a GPU, Triton kernels in several
+tilings.
 
 n  few tiles and long sums: sums of parts of the inner axis, then one kernel that adds them up
 """
@@ -22,6 +23,7 @@ from flambeau_inductor.nodes import ExternCall
 from flambeau_inductor.scheduler.build_kernel import build_kernel
 from flambeau_inductor.scheduler.fusion import merged
 from flambeau_inductor.scheduler.groups import group_of
+from flambeau_inductor.tuning.gemm_cpp import CppWays
 from flambeau_inductor.tuning.order import GroupOrder
 from flambeau_inductor.tuning.product_ways import (
     ProductWays,
@@ -30,6 +32,7 @@ from flambeau_inductor.tuning.product_ways import (
     kernel_of,
 )
 from flambeau_inductor.tuning.ways import Part, Way
+from flambeau_runtime.tuning.contest import CpuFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,20 +54,27 @@ SPLIT_CANDIDATES = 2
 """Tilings measured for each number of parts."""
 
 
-def gemm_parts(schedule: Schedule, options: InductorOptions, facts: DeviceFacts) -> Iterator[Part]:
+def gemm_parts(
+    schedule: Schedule, options: InductorOptions, facts: DeviceFacts | CpuFacts
+) -> Iterator[Part]:
     """The matrix products of a schedule on the device of these facts, with their ways."""
     order = GroupOrder(schedule.lowered, schedule.groups)
+    on_cpu = isinstance(facts, CpuFacts)
     for number, group in enumerate(schedule.groups):
         call = group.nodes[0]
-        if not isinstance(call, ExternCall) or not call.device.startswith("cuda"):
+        if not isinstance(call, ExternCall) or (call.device == "cpu") != on_cpu:
             continue
         product = product_of_call(call)
-        if product is None or "TRITON" not in gemm_backends(options):
+        if product is None or (on_cpu and product.stride is not None):
+            continue
+        if not on_cpu and "TRITON" not in gemm_backends(options):
             continue
         nest = group_of(contraction_nest(call, schedule.lowered))
         if contraction_of(kernel_of(nest, set(), schedule, options)) is None:
             continue
-        part = TritonWays(schedule, order, options, number, nest, product, facts).part()
+        what = schedule, order, options, number, nest, product
+        ways = CppWays(*what, facts) if isinstance(facts, CpuFacts) else TritonWays(*what, facts)
+        part = ways.part()
         if part is not None and len(part.ways) > 1:
             yield part
 

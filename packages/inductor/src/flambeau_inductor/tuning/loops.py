@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flambeau_inductor.codegen.cpp.matmul_tiling import CppMatmulTiling
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
 from flambeau_inductor.codegen.triton.tiling import choose_tiling
 from flambeau_inductor.ir import CheckIndex, format_kernel
@@ -12,7 +13,7 @@ from flambeau_inductor.scheduler.build_kernel import build_kernel
 from flambeau_inductor.tuning.ways import Part, Way, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator, Sequence
 
     from flambeau_inductor.codegen.triton.tiling import Tiling
     from flambeau_inductor.options import InductorOptions
@@ -65,8 +66,10 @@ def variations(tiling: Tiling) -> list[Tiling]:
     return list(found)
 
 
-def neighbours(tiling: Tiling | MatmulTiling) -> list[Tiling | MatmulTiling]:
+def neighbours(tiling: Tiling | MatmulTiling | CppMatmulTiling) -> Sequence[Hashable]:
     """Tilings that differ in one number."""
+    if isinstance(tiling, CppMatmulTiling):
+        return tiling.neighbours()
     result: list[Tiling | MatmulTiling] = []
     least = 16 if isinstance(tiling, MatmulTiling) else 1
     names = ("xblock", "rblock", "kblock", "warps")

@@ -5,7 +5,7 @@
     1  one kernel of ours for the product and the nest; 2, ... cut in other ways
 
 A nest joins the product if it is pointwise over the product's points, and nothing has to run
-between them. `gemm.py` lists the ways on a GPU.
+between them. `gemm.py` lists the ways on a GPU, `gemm_cpp.py` those on a CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.ir import LoopKernel
     from flambeau_inductor.lowering.contraction import Product
-    from flambeau_inductor.nodes import Buffer, Lowered
+    from flambeau_inductor.nodes import Buffer, Lowered, TensorRef
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
     from flambeau_inductor.scheduler.groups import Group
@@ -107,11 +107,16 @@ class ProductWays(ABC):
                     self.order.join(self.number, number)
         return part
 
+    @property
+    def computed_factors(self) -> tuple[TensorRef, ...]:
+        """The factors that the product's kernel may compute."""
+        return self.product.factors
+
     def producers(self) -> list[int]:
         """The groups that compute the factors for this product alone, and join it."""
         result: list[int] = []
         groups = self.schedule.groups
-        for ref in self.product.factors:
+        for ref in self.computed_factors:
             for number, group in enumerate(groups[: self.number]):
                 if ref.buffer not in group.stores or self.order.is_joined(number):
                     continue

@@ -34,13 +34,15 @@ def tune(
     schedule: Schedule, options: InductorOptions, tuner: Tuner, spends_inputs: bool = False
 ) -> Schedule:
     """The schedule with what was measured to be fastest; `spends_inputs` as in `plan_memory`."""
-    devices = sorted({g.device for g in schedule.groups if g.device.startswith("cuda")})
+    devices = {group.device for group in schedule.groups}
+    # The kernels of a CPU beside a GPU's fetch numbers for these: they are short.
+    device = min((name for name in devices if name != "cpu"), default="cpu")
     if not devices:
         return schedule
-    facts = tuner.facts(devices[0])
+    facts = tuner.facts(device)
     if facts is None:
         reason = "nothing can be measured on it now (is a CUDA graph being captured?)"
-        schedule.refusals.append(Refusal("autotune", devices[0], reason))
+        schedule.refusals.append(Refusal("autotune", device, reason))
         return schedule
     if options.tunes_gemm:
         parts = list(gemm_parts(schedule, options, facts))
@@ -82,12 +84,16 @@ def descend(parts: Sequence[Part], options: InductorOptions, tuner: Tuner) -> No
         asked = []
         for part in active:
             way = part.ways[part.chosen]
-            tiling = way.groups[0].tiling
-            if tiling is None:
+            tiled = next((group for group in way.groups if group.tiling is not None), None)
+            if tiled is None:
                 continue
             part.ways = [way] + [
-                Way(str(near), (replace(way.groups[0], tiling=near), *way.groups[1:]), way.buffers)
-                for near in neighbours(tiling)  # type: ignore[arg-type]
+                Way(
+                    str(near),
+                    tuple(replace(g, tiling=near) if g is tiled else g for g in way.groups),
+                    way.buffers,
+                )
+                for near in neighbours(tiled.tiling)  # type: ignore[arg-type]
             ]
             part.chosen = 0
             asked.append(part)

@@ -87,6 +87,7 @@ class Part:
             Graph(name="candidate"), self.lowered.sizes, self.symbols(),
             [*self.inputs, *(name for name, _ in self.sizes())], buffers, nodes,
             [TensorRef(name, known[name].spec) for name in self.outputs],
+            frozen=self.lowered.frozen & {*self.inputs},
         )  # fmt: skip
         groups = list(way.groups)
         schedule = Schedule(lowered, groups, plan_memory(lowered, groups, options), [])

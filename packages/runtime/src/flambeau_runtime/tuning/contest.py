@@ -27,6 +27,23 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True)
+class CpuFacts:
+    """What cost models know of a CPU."""
+
+    threads: int = 1
+    lane_bytes: int = 16
+    """Bytes of a vector."""
+    registers: int = 16
+    """Vector registers."""
+    additions: int = 1
+    """Vectors that are multiplied and added in a cycle."""
+    latency: int = 4
+    """Cycles until a sum can be added to again."""
+    multiplies_bfloat16: bool = False
+    """Whether one instruction adds up products of bfloat16 pairs."""
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One way to compute: `make` emits its Program, if it has to be built."""
 
@@ -55,7 +72,7 @@ class Contest:
 class Tuner(Protocol):
     """Answers contests."""
 
-    def facts(self, device: str) -> DeviceFacts | None:
+    def facts(self, device: str) -> DeviceFacts | CpuFacts | None:
         """The device as cost models see it; None where nothing can be measured now."""
 
     def choose(self, contests: Sequence[Contest]) -> list[int]:

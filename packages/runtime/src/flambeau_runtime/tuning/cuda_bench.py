@@ -19,9 +19,9 @@ import torch
 
 from flambeau_runtime._version import __version__
 from flambeau_runtime.cuda import capability
-from flambeau_runtime.dims import evaluate
 from flambeau_runtime.executor import load
 from flambeau_runtime.tuning.contest import DeviceFacts
+from flambeau_runtime.tuning.inputs import likely_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +42,8 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 class CudaBench:
     """`tuner.Bench` for CUDA devices."""
+
+    noise = 0.01
 
     def __init__(self, options: RuntimeOptions) -> None:
         self.options = dataclasses.replace(options, cuda_graphs="never", debug=False)
@@ -66,20 +68,7 @@ class CudaBench:
 
     def inputs(self, program: Program, numbers: Sequence[int]) -> list[Any]:
         """Random tensors as the Program declares its inputs, and the numbers."""
-        tensors = {tensor.name: tensor for tensor in program.tensors}
-        first = len(program.inputs) - len(numbers)
-        sizes = {symbol.name: numbers[symbol.input - first] for symbol in program.symbols}
-        result: list[Any] = []
-        for name in program.inputs[:first]:
-            tensor = tensors[name]
-            shape, stride = (
-                [evaluate(dim, sizes) for dim in dims] for dims in (tensor.shape, tensor.stride)
-            )
-            extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-            generator = torch.Generator(tensor.device).manual_seed(len(result))
-            memory = random_memory(max(extent, 1), getattr(torch, tensor.dtype), generator)
-            result.append(memory.as_strided(shape, stride))
-        return [*result, *numbers]
+        return likely_inputs(program, numbers)
 
     @contextmanager
     def timed(
@@ -122,16 +111,6 @@ def driver() -> str:
     number = ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
     return str(number.value)
-
-
-def random_memory(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """`count` elements: floats of a normal distribution, small integers, bools."""
-    device = generator.device
-    if dtype.is_floating_point:
-        values = torch.randn(count, dtype=torch.float32, device=device, generator=generator)
-        return values.to(dtype)
-    high = 2 if dtype in (torch.bool, torch.uint8) else 4
-    return torch.randint(0, high, (count,), device=device, generator=generator).to(dtype)
 
 
 def number_of_calls(run: Callable[..., Any], inputs: Sequence[Any]) -> int:

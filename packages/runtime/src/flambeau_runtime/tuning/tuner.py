@@ -24,17 +24,14 @@ from flambeau_runtime.cache import Cache, binding, key_of
 from flambeau_runtime.tuning.table import Outcome, format_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from flambeau_runtime.options import RuntimeOptions
     from flambeau_runtime.program import Program
-    from flambeau_runtime.tuning.contest import Contest, DeviceFacts
+    from flambeau_runtime.tuning.contest import Contest, CpuFacts, DeviceFacts
 
 Run = "Callable[..., tuple[Any, ...]]"
 Inputs = list[Any]
-
-NOISE = 0.01
-"""A candidate replaces the first one only if it takes less time by more than this share."""
 
 FAR_BEHIND = 1.3
 """After the first rounds, a candidate that takes this many times the best one's time leaves."""
@@ -50,7 +47,10 @@ LATE = "the time for tuning is over"
 class Bench(Protocol):
     """Builds and times Programs on a device."""
 
-    def facts(self, device: str) -> DeviceFacts | None:
+    noise: float
+    """A candidate replaces the first one only if it takes less time by more than this share."""
+
+    def facts(self, device: str) -> DeviceFacts | CpuFacts | None:
         """The device, or None if nothing can be measured on it now."""
 
     def identity(self, device: str) -> str:
@@ -79,24 +79,28 @@ class Measured:
 
 
 class MeasuringTuner:
-    """`contest.Tuner` over a bench. `seconds`: the time that `choose` may take, building
-    included; what is not measured then is not chosen. `report` gets each table.
+    """`contest.Tuner` over benches by device type ("cpu"). `seconds`: the time that `choose` may
+    take, building included; what is not measured then is not chosen. `report` gets each table.
     """
 
     def __init__(
-        self, bench: Bench, options: RuntimeOptions, *, seconds: float,
+        self, benches: Mapping[str, Bench], options: RuntimeOptions, *, seconds: float,
         report: Callable[[str], None], clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
-        self.bench = bench
+        self.benches = benches
         self.cache = Cache(options.cache_dir)
         self.use_cache = options.use_cache
         self.seconds = seconds
         self.report = report
         self.clock = clock
 
-    def facts(self, device: str) -> DeviceFacts | None:
+    def facts(self, device: str) -> DeviceFacts | CpuFacts | None:
         """The device as cost models see it."""
-        return self.bench.facts(device)
+        return self.bench(device).facts(device)
+
+    def bench(self, device: str) -> Bench:
+        """Who times on a device."""
+        return self.benches[device.partition(":")[0]]
 
     def choose(self, contests: Sequence[Contest]) -> list[int]:
         """For each contest the number of the fastest candidate."""
@@ -110,7 +114,7 @@ class MeasuringTuner:
     def key(self, contest: Contest) -> str:
         """Under what a contest's answer is stored."""
         names = [candidate.name for candidate in contest.candidates]
-        identity = self.bench.identity(contest.device)
+        identity = self.bench(contest.device).identity(contest.device)
         return key_of("tuning", identity, contest.title, contest.key, *names)
 
     def stored(self, contest: Contest) -> int | None:
@@ -149,7 +153,8 @@ class MeasuringTuner:
                 if number and self.clock() > deadline:
                     return Measured(None, LATE)
                 try:
-                    return Measured(self.bench.build(contest.candidates[number].make()))
+                    bench = self.bench(contest.device)
+                    return Measured(bench.build(contest.candidates[number].make()))
                 except Exception as error:
                     if number == 0:
                         raise
@@ -176,7 +181,7 @@ class MeasuringTuner:
                 Outcome(candidate.name, median(each.times) if each.times else None, each.reason)
                 for candidate, each in zip(contest.candidates, measured, strict=True)
             ]
-            chosen = fastest(outcomes)
+            chosen = fastest(outcomes, self.bench(contest.device).noise)
             if complete and not any(each.reason == LATE for each in measured):
                 self.store(contest, outcomes, chosen)
             table = format_table(contest.title, outcomes, chosen, building, self.clock() - start)
@@ -188,7 +193,8 @@ class MeasuringTuner:
         was over before the last round.
         """
         program = contest.candidates[0].make()
-        inputs = self.bench.inputs(program, contest.numbers)
+        bench = self.bench(contest.device)
+        inputs = bench.inputs(program, contest.numbers)
         assert measured[0].run is not None
         expected = measured[0].run(*inputs)
         for each in measured[1:]:
@@ -199,7 +205,7 @@ class MeasuringTuner:
         racing = [each for each in measured if each.run is not None]
         if len(racing) < 2:
             return True
-        with self.bench.timed([each.run for each in racing], inputs) as time_of:  # type: ignore[misc]
+        with bench.timed([each.run for each in racing], inputs) as time_of:  # type: ignore[misc]
             numbers = list(range(len(racing)))
             for round_number in range(ROUNDS):
                 if round_number and self.clock() > deadline:
@@ -217,14 +223,14 @@ class MeasuringTuner:
         return True
 
 
-def fastest(outcomes: Sequence[Outcome]) -> int:
+def fastest(outcomes: Sequence[Outcome], noise: float) -> int:
     """The number of the fastest candidate: the first, unless another is faster beyond noise."""
     times = [outcome.milliseconds for outcome in outcomes]
     timed = [number for number, each in enumerate(times) if each is not None]
     if times[0] is None or not timed:
         return 0
     best = min(timed, key=lambda number: times[number])  # type: ignore[arg-type, return-value]
-    return best if times[best] < times[0] * (1 - NOISE) else 0  # type: ignore[operator]
+    return best if times[best] < times[0] * (1 - noise) else 0  # type: ignore[operator]
 
 
 def wrong(

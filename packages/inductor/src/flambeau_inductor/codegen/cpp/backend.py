@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.codegen.base import Emitted, unique_kernels
+from flambeau_inductor.codegen.base import Emitted, kernel_name
 from flambeau_inductor.codegen.cpp.kernel import write_kernel
+from flambeau_inductor.codegen.cpp.matmul import write_matmul
+from flambeau_inductor.codegen.cpp.matmul_tiling import CppMatmulTiling
 from flambeau_inductor.codegen.cpp.prelude import prelude
 from flambeau_inductor.codegen.cpp.writer import is_checked
 from flambeau_inductor.ir import format_kernel
 from flambeau_runtime.program import Kernel, Launch, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from flambeau_inductor.ir import LoopKernel, ScheduledKernel
     from flambeau_inductor.options import InductorOptions
@@ -26,25 +28,47 @@ class CppBackend:
 
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
         """Sources of up to SOURCE_KERNELS kernels, and a launch for each scheduled kernel."""
-        names = unique_kernels(scheduled)
+        names: dict[tuple[LoopKernel, CppMatmulTiling | None], str] = {}
+        for launch in scheduled:
+            form = launch.kernel, tiling_of(launch)
+            names.setdefault(form, kernel_name(launch.kernel, len(names)))
         sources: list[Source] = []
         kernels: list[Kernel] = []
         pending = list(names.items())
         count = -(-len(pending) // SOURCE_KERNELS)
         for number in range(count):
-            group = pending[number::count]
-            sources.append(Source("cpp", write_source(group, options.threads)))
+            group = [(kernel, name) for (kernel, _), name in pending[number::count]]
+            tilings = {name: tiling for (_, tiling), name in pending if tiling is not None}
+            sources.append(Source("cpp", write_source(group, options.threads, tilings)))
             kernels += [
                 Kernel(name, number, {"checked": True} if is_checked(kernel) else {})
                 for kernel, name in group
             ]
-        launches = tuple(Launch(names[s.kernel], s.buffers, s.ints) for s in scheduled)
+        launches = tuple(
+            Launch(names[s.kernel, tiling_of(s)], s.buffers, s.ints) for s in scheduled
+        )
         return Emitted(tuple(sources), tuple(kernels), launches)
 
 
-def write_source(kernels: Sequence[tuple[LoopKernel, str]], threads: int = 0) -> str:
-    """A translation unit: the prelude, then each kernel below its loop IR as a comment."""
-    texts = [write_kernel(kernel, name, threads) for kernel, name in kernels]
+def tiling_of(launch: ScheduledKernel) -> CppMatmulTiling | None:
+    """How a kernel is cut as a matrix product; None: as loops."""
+    return launch.tiling if isinstance(launch.tiling, CppMatmulTiling) else None
+
+
+def write_source(
+    kernels: Sequence[tuple[LoopKernel, str]], threads: int = 0,
+    tilings: Mapping[str, CppMatmulTiling] | None = None,
+) -> str:  # fmt: skip
+    """A translation unit: the prelude, then each kernel below its loop IR as a comment. `tilings`:
+    how kernels of these names are cut as matrix products.
+    """
+    tilings = tilings or {}
+    texts = [
+        write_matmul(kernel, name, tilings[name], threads)
+        if name in tilings
+        else write_kernel(kernel, name, threads)
+        for kernel, name in kernels
+    ]
     parts = [prelude(texts, parallel=any("#pragma omp parallel" in text for text in texts))]
     for (kernel, _), text in zip(kernels, texts, strict=True):
         comment = "\n".join(f"// {line}" for line in format_kernel(kernel).splitlines())

@@ -119,23 +119,6 @@ class KernelWriter(LoopWriter):
         arguments = "void *const *buffers, const int64_t *ints, int64_t begin, int64_t end"
         self.line(f"static {self.result} {self.name}_part({arguments}{extra}) {{")
 
-    def declarations(self) -> None:
-        """Parameters, sizes, and the status."""
-        for number, param in enumerate(self.kernel.params):
-            const = "const " if param.access == "read" else ""
-            ctype = storage_type(param.dtype)
-            self.line(
-                f"{const}{ctype} *__restrict {param.name} = ({const}{ctype} *)buffers[{number}];"
-            )
-        self.size_declarations()
-        if self.checked:
-            self.line("int64_t bad = 0;")
-
-    def size_declarations(self) -> None:
-        """The symbolic sizes as C constants."""
-        for number, size in enumerate(self.kernel.sizes):
-            self.line(f"const int64_t {size.name} = ints[{number}];")
-
     # Pointwise
 
     def write_pointwise(self) -> None:

@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.codegen.cpp.matmul_prelude import MATMUL_FUNCTIONS
 from flambeau_inductor.codegen.cpp.plan import TILE_VECTOR
 from flambeau_inductor.codegen.float8 import FLOAT8, cpp_conversions
 
@@ -600,6 +601,8 @@ INLINE void narrow_float16(const float *from, uint16_t *to, int64_t n) {
 }
 """
 
+FUNCTIONS |= MATMUL_FUNCTIONS
+
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # What to look for, where a helper's name is not the name of its entry.
 _PROVIDES = {
@@ -610,7 +613,9 @@ _PROVIDES = {
     "shift_right": "shift_left", "float_of": "double_of", "sum_in_pairs": "in_pairs",
     "prod_in_pairs": "in_pairs", "largest_in_pairs": "extremes_in_pairs",
     "smallest_in_pairs": "extremes_in_pairs", "join_exponentials": "add_exponential",
-    "join_moments": "add_moments",
+    "join_moments": "add_moments", "float_words": "stored_words", "bfloat16_pairs": "stored_words",
+    "int16_pairs": "stored_words", "stored_bfloat16": "stored_words",
+    "stored_int8": "stored_words", "words": "stored_words",
     **{f"{way}_{one.name}": one.name for one in FLOAT8.values() for way in ("from", "to")},
 }  # fmt: skip
 

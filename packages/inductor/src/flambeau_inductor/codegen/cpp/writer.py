@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.plan import static_product
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.indexing.expressions import free_names
@@ -75,6 +76,23 @@ class LoopWriter:
         if static is not None:
             return f"INT64_C({static})" if static >= 1 << 31 else str(static)
         return " * ".join(self.size(axis) for axis in axes)
+
+    def declarations(self) -> None:
+        """Parameters, sizes, and the status."""
+        for number, param in enumerate(self.kernel.params):
+            const = "const " if param.access == "read" else ""
+            ctype = storage_type(param.dtype)
+            self.line(
+                f"{const}{ctype} *__restrict {param.name} = ({const}{ctype} *)buffers[{number}];"
+            )
+        self.size_declarations()
+        if self.checked:
+            self.line("int64_t bad = 0;")
+
+    def size_declarations(self) -> None:
+        """The symbolic sizes as C constants."""
+        for number, size in enumerate(self.kernel.sizes):
+            self.line(f"const int64_t {size.name} = ints[{number}];")
 
     def statements(self, statements: Iterable[Statement]) -> None:
         """Replay statements here; an index with a CheckIndex is made safe in each scope."""

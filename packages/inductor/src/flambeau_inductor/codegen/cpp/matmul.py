@@ -1,0 +1,365 @@
+"""Writes a matrix product as C++: register tiles over panels of the right operand, then the
+epilogue while the sums are in the cache.
+
+static void k_part(buffers, ints, begin, end) {
+  for (task = begin; task < end; ++task) {           // a block of results
+    for (depth = 0; depth < 1024; depth += 256) {
+      copy rows of the left operand, where they cannot be read as they lie
+      for (panel = 0; panel < lanes; panel += 32)    // sums += left * panel
+        multiply_rows<float_words, stored_words, 64, 14, 2>(rows, left, ..., right, ..., sums, ...);
+    }
+    for (row ...) for (lane ...) store b2[...] = epilogue(sums[row][lane])
+  }
+}
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import sympy
+import torch
+
+from flambeau_inductor.codegen.contraction import contraction_of
+from flambeau_inductor.codegen.cpp.cpp_types import storage_type
+from flambeau_inductor.codegen.cpp.matmul_tiling import SERIAL_WORK
+from flambeau_inductor.codegen.cpp.plan import static_product, stride_along
+from flambeau_inductor.codegen.cpp.writer import LoopWriter
+from flambeau_inductor.indexing.expressions import linear_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from flambeau_inductor.codegen.contraction import Contraction, Operand
+    from flambeau_inductor.codegen.cpp.matmul_tiling import CppMatmulTiling
+    from flambeau_inductor.ir import Axis, LoopKernel
+
+PADDING = 16
+"""Elements between copied rows: rows a power of two apart share few lines of the cache."""
+
+STEPS = {"float": "float_words", "bfloat16": "bfloat16_pairs", "int16": "int16_pairs"}
+STORED = {
+    (torch.float32, "float"): "stored_words",
+    (torch.bfloat16, "float"): "stored_bfloat16",
+    (torch.float16, "float"): "stored_float16",
+    (torch.bfloat16, "bfloat16"): "stored_words",
+    (torch.int8, "int16"): "stored_int8",
+}
+"""How the right operand is read as words: its dtype, what a word holds -> prelude."""
+
+COPIES = {"float": torch.float32, "bfloat16": torch.bfloat16, "int16": torch.int16}
+"""The dtype of copied operands."""
+
+
+def write_matmul(kernel: LoopKernel, name: str, tiling: CppMatmulTiling, threads: int = 0) -> str:
+    """The C++ text of a product, without prelude; `threads`: 0 for as many as OpenMP has."""
+    return MatmulWriter(kernel, name, tiling, threads).write()
+
+
+def left_stride(kernel: LoopKernel, contraction: Contraction, pairs: bool) -> sympy.Expr | None:
+    """The stride of the left operand's rows in elements, if they can be read as they lie."""
+    load = contraction.left.load
+    if load is None or len(kernel.inner) != 1 or load.dtype.itemsize != (2 if pairs else 4):
+        return None
+    (inner,) = kernel.inner
+    if pairs and not (isinstance(inner.size, int) and inner.size % 2 == 0):
+        return None
+    if stride_along(load.index, inner) != 1:
+        return None
+    return flat_stride(load.index, contraction.rows)
+
+
+def right_stride(kernel: LoopKernel, contraction: Contraction) -> sympy.Expr | None:
+    """The stride along the inner axis of a right operand of floats whose lanes lie side by side."""
+    load = contraction.right.load
+    if load is None or load.dtype is not torch.float32 or len(contraction.lanes) != 1:
+        return None
+    if stride_along(load.index, contraction.lanes[0]) != 1:
+        return None
+    return stride_along(load.index, kernel.inner[0])
+
+
+def flat_stride(index: sympy.Expr, axes: Sequence[Axis]) -> sympy.Expr | None:
+    """The stride of some axes taken as one; None if they cannot be, 0 if there are none."""
+    parts = linear_parts(index, frozenset(axis.symbol.name for axis in axes))
+    if parts is None:
+        return None
+    step, expected = sympy.S.Zero, None
+    for axis in reversed(axes):
+        own = parts[0].get(axis.symbol.name, sympy.S.Zero)
+        if expected is not None and sympy.expand(own - expected) != 0:
+            return None
+        step = own if expected is None else step
+        expected = own * axis.size
+    return step
+
+
+class MatmulWriter(LoopWriter):
+    """Writes one product."""
+
+    def __init__(
+        self, kernel: LoopKernel, name: str, tiling: CppMatmulTiling, threads: int
+    ) -> None:
+        super().__init__(kernel)
+        contraction = contraction_of(kernel)
+        assert contraction is not None and len(kernel.inner) == 1
+        self.contraction = contraction
+        self.tiling = tiling
+        self.name = name
+        self.threads = threads
+        (self.inner,) = kernel.inner
+        self.depth_name = self.inner.symbol.name
+        self.step = STEPS[tiling.step]
+        self.copied = COPIES[tiling.step]
+        self.left_stride = left_stride(kernel, contraction, tiling.pairs)
+        self.copies_left = tiling.copies_left or self.left_stride is None
+        self.right_stride = right_stride(kernel, contraction)
+        self.copies_right = not tiling.packed and (
+            tiling.copies_right or tiling.pairs or self.right_stride is None
+        )
+
+    def write(self) -> str:
+        """The part function and the entry."""
+        arguments = "void *const *buffers, const int64_t *ints"
+        with self.block(f"static void {self.name}_part({arguments}, int64_t begin, int64_t end)"):
+            self.declarations()
+            if static_product(self.kernel.outer) != 0:
+                self.memory()
+                with self.loop("task", "begin", "end"):
+                    self.task()
+        with self.block(f"EXPORT void {self.name}({arguments})"):
+            self.size_declarations()
+            self.entry()
+        return "\n".join(self.text) + "\n"
+
+    # Tasks
+
+    def blocks(self) -> None:
+        """The numbers of tasks along rows and lanes."""
+        tiling, contraction = self.tiling, self.contraction
+        for word, axes, block in (
+            ("row", contraction.rows, tiling.row_block),
+            ("lane", contraction.lanes, tiling.lane_block),
+        ):
+            self.line(f"const int64_t {word}_points = {self.product(axes) or '1'};")
+            self.line(f"const int64_t {word}_blocks = ({word}_points + {block - 1}) / {block};")
+
+    def entry(self) -> None:
+        """Runs all tasks, or a share in each thread if there is enough work."""
+        self.blocks()
+        batch = self.product(self.contraction.batch) or "1"
+        self.line(f"const int64_t n = row_blocks * lane_blocks * {batch};")
+        axes = (*self.kernel.outer, self.inner)
+        work = static_product(axes)
+        call = f"{self.name}_part(buffers, ints"
+        if self.threads == 1 or (work is not None and work < SERIAL_WORK):
+            self.line(f"{call}, 0, n);")
+            return
+        with self.block(f"if (n == 1 || {self.product(axes)} < {SERIAL_WORK})"):
+            self.line(f"{call}, 0, n);")
+            self.line("return;")
+        limit = f" num_threads({self.threads})" if self.threads else ""
+        self.line(f"#pragma omp parallel{limit}")
+        with self.block(""):
+            self.line("const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();")
+            self.line(f"{call}, share(n, t, count, 1), share(n, t + 1, count, 1));")
+
+    def memory(self) -> None:
+        """A task's sums and copies, on the stack."""
+        tiling = self.tiling
+        self.blocks()
+        self.array(f"{self.step}::element", "sums", tiling.row_block * tiling.lane_block)
+        copied = storage_type(self.copied)
+        if self.copies_left:
+            self.array(copied, "copied_left", tiling.row_block * (tiling.kblock + PADDING))
+        if not tiling.packed:
+            self.array(copied, "copied_right", tiling.kblock * tiling.width)
+
+    def array(self, ctype: str, name: str, count: int) -> None:
+        """Aligned memory on the stack."""
+        self.line(f"{ctype} {name}[{count}] __attribute__((aligned(64)));")
+
+    def task(self) -> None:
+        """A block of results: sums over the whole inner axis, then the epilogue."""
+        tiling = self.tiling
+        self.line(f"const int64_t first_row = task % row_blocks * {tiling.row_block};")
+        self.line(
+            f"const int64_t first_lane = task / row_blocks % lane_blocks * {tiling.lane_block};"
+        )
+        for word, block in (("row", tiling.row_block), ("lane", tiling.lane_block)):
+            rest = f"{word}_points - first_{word}"
+            self.line(f"const int64_t {word}s = {rest} < {block} ? {rest} : {block};")
+        self.unravel(self.contraction.batch, "task / row_blocks / lane_blocks")
+        length = self.size(self.inner)
+        with self.block(f"for (int64_t first = 0; first < {length}; first += {tiling.kblock})"):
+            rest = f"{length} - first"
+            self.line(f"const int64_t steps = {rest} < {tiling.kblock} ? {rest} : {tiling.kblock};")
+            self.left()
+            with self.block(f"for (int64_t panel = 0; panel < lanes; panel += {tiling.width})"):
+                self.multiply()
+        with self.loop("row", "0", "rows"):
+            self.unravel(self.contraction.rows, "first_row + row")
+            self.line(f"const {self.step}::element *const sum = sums + row * {tiling.lane_block};")
+            with self.lane_loop("first_lane", "first_lane + lanes") as lane:
+                reduce = self.contraction.reduce
+                ctype = storage_type(reduce.dtype)
+                self.line(f"const {ctype} {reduce.name} = sum[{lane} - first_lane];")
+                self.replay.values[reduce.name] = reduce.name
+                self.replay.dtypes[reduce.name] = reduce.dtype
+                self.statements(self.contraction.epilogue)
+
+    def unravel(self, axes: Sequence[Axis], place: str) -> None:
+        """The indices of some axes, from a place among their points."""
+        if not axes:
+            return
+        if len(axes) > 1:
+            rest = f"{axes[0].symbol.name}_rest"
+            self.line(f"int64_t {rest} = {place};")
+            for axis in axes[:0:-1]:
+                size = self.size(axis)
+                self.line(f"const int64_t {axis.symbol.name} = {rest} % {size}; {rest} /= {size};")
+            place = rest
+        self.line(f"const int64_t {axes[0].symbol.name} = {place};")
+
+    @contextmanager
+    def lane_loop(self, begin: str, end: str) -> Iterator[str]:
+        """A vector loop over lanes; gives the C++ for the place among them. Where lanes have
+        several axes, one loop for each run of the innermost.
+        """
+        *outer, inner = self.contraction.lanes
+        name = inner.symbol.name
+        if not outer:
+            self.simd()
+            with self.loop(name, begin, end):
+                yield name
+            return
+        size = self.size(inner)
+        with self.block(f"for (int64_t lane = {begin}, next; lane < {end}; lane = next)"):
+            self.line(f"const int64_t start = lane % {size};")
+            self.line(f"next = lane - start + {size} < {end} ? lane - start + {size} : {end};")
+            self.unravel(outer, f"lane / {size}")
+            self.simd()
+            with self.loop(name, "start", "start + next - lane"):
+                yield f"({name} - start + lane)"
+
+    # Operands
+
+    def address(self, operand: Operand) -> str:
+        """Where an operand's element lies."""
+        load = operand.load
+        assert load is not None
+        return f"(const char *)({load.buffer} + {self.printer.index_text(load.index)})"
+
+    def left(self) -> None:
+        """`left` and the stride of its rows in bytes."""
+        contraction, tiling = self.contraction, self.tiling
+        size = self.copied.itemsize
+        if self.copies_left:
+            stride = tiling.kblock + PADDING
+            with self.loop("row", "0", "rows"):
+                self.unravel(contraction.rows, "first_row + row")
+                place = f"copied_left[row * {stride} + {self.depth_name} - first]"
+                self.copy(contraction.left, place)
+                if tiling.pairs:
+                    self.line(f"if (steps % 2) copied_left[row * {stride} + steps] = 0;")
+            self.line("const char *const left = (const char *)copied_left;")
+            self.line(f"const int64_t left_stride = {stride * size};")
+            return
+        assert self.left_stride is not None
+        self.line("const char *left;")
+        with self.block(""):
+            self.unravel(contraction.rows, "first_row")
+            self.line(f"const int64_t {self.depth_name} = first;")
+            self.line(f"left = {self.address(contraction.left)};")
+        self.line(
+            f"const int64_t left_stride = ({self.printer.index_text(self.left_stride)}) * {size};"
+        )
+
+    def copy(self, operand: Operand, place: str) -> None:
+        """A row of an operand along the inner axis, computed and converted."""
+        load, name = operand.load, self.depth_name
+        plain = load is not None and load.dtype is torch.float16
+        if plain and stride_along(load.index, self.inner) == 1:  # type: ignore[union-attr]
+            with self.block(""):
+                self.line(f"const int64_t {name} = first;")
+                source = f"{load.buffer} + {self.printer.index_text(load.index)}"  # type: ignore[union-attr]
+                self.line(f"widen_float16({source}, &{place}, steps);")
+            return
+        self.simd()
+        with self.loop(name, "first", "first + steps"):
+            self.statements(operand.body)
+            self.line(f"{place} = {self.converted(operand)};")
+
+    def converted(self, operand: Operand) -> str:
+        """An operand's value as words hold it."""
+        return self.printer.cast(self.replay.values[operand.value], operand.dtype, self.copied)
+
+    def multiply(self) -> None:
+        """A panel's part of the sums."""
+        tiling, right = self.tiling, self.contraction.right
+        self.line("const char *right;")
+        self.line(f"int64_t right_stride = {tiling.width * 4};")
+        stored = "stored_words"
+        if tiling.packed:
+            stored = STORED[right.dtype, tiling.step]
+            with self.block(""):
+                self.panel()
+                self.line(f"right = {self.address(right)};")
+            words = 2 if tiling.pairs else 1
+            self.line(f"right_stride = {tiling.width * right.dtype.itemsize * words};")
+        elif self.copies_right:
+            self.copy_right()
+        else:
+            assert self.right_stride is not None
+            with self.block(f"if (panel + {tiling.width} <= lanes)"):
+                self.panel()
+                self.line(f"right = {self.address(right)};")
+                stride = self.printer.index_text(self.right_stride)
+                self.line(f"right_stride = ({stride}) * 4;")
+            with self.block("else"):
+                self.copy_right()
+        steps = "(steps + 1) / 2" if tiling.pairs else "steps"
+        self.line(
+            f"multiply_rows<{self.step}, {stored}, {tiling.lane_bytes}, {tiling.rows}, "
+            f"{tiling.vectors}>(rows, left, left_stride, right, right_stride, "
+            f"(char *)(sums + panel), {tiling.lane_block * 4}, {steps}, first == 0);"
+        )
+
+    def panel(self) -> None:
+        """The indices where a panel starts."""
+        self.unravel(self.contraction.lanes, "first_lane + panel")
+        self.line(f"const int64_t {self.depth_name} = first;")
+
+    def copy_right(self) -> None:
+        """A panel in words, with zeros behind the last lane."""
+        tiling, right = self.tiling, self.contraction.right
+        self.line("const int64_t start_lane = first_lane + panel;")
+        rest = f"lanes - panel < {tiling.width} ? lanes - panel : {tiling.width}"
+        self.line(f"const int64_t end_lane = start_lane + ({rest});")
+        step = f"{self.depth_name} - first"
+        with self.block(f"if (end_lane - start_lane < {tiling.width} || steps % 2)"):
+            count = tiling.kblock * tiling.width
+            self.line(f"for (int64_t c = 0; c < {count}; ++c) copied_right[c] = 0;")
+
+        def body(lane: str) -> None:
+            self.statements(right.body)
+            place = f"({step}) * {tiling.width} + {lane} - start_lane"
+            if tiling.pairs:
+                place = f"(({step}) / 2 * {tiling.width} + {lane} - start_lane) * 2 + ({step}) % 2"
+            self.line(f"copied_right[{place}] = {self.converted(right)};")
+
+        load, lanes = right.load, self.contraction.lanes
+        along = load is not None and stride_along(load.index, self.inner) == 1
+        if along and len(lanes) == 1:
+            with self.loop(lanes[0].symbol.name, "start_lane", "end_lane"):
+                self.simd()
+                with self.loop(self.depth_name, "first", "first + steps"):
+                    body(lanes[0].symbol.name)
+        else:
+            with (
+                self.loop(self.depth_name, "first", "first + steps"),
+                self.lane_loop("start_lane", "end_lane") as lane,
+            ):
+                body(lane)
+        self.line("right = (const char *)copied_right;")

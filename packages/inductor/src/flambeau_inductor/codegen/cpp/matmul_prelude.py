@@ -1,0 +1,183 @@
+"""C++ for matrix products: register tiles over vectors of 32-bit words.
+
+A word is one float, or a pair of bfloat16 or int16 numbers that lie one behind the other along the
+inner axis: one step multiplies the pairs and adds up both products. One loop serves all dtypes:
+
+    for each word k: b = right[k] (vectors); for each row m: sums[m] = step(sums[m], left[m][k], b)
+"""
+
+from __future__ import annotations
+
+WORDS = """\
+template <int bytes> struct words {
+  typedef float floats __attribute__((vector_size(bytes)));
+  typedef int32_t ints __attribute__((vector_size(bytes)));
+  typedef uint32_t unsigneds __attribute__((vector_size(bytes)));
+  typedef int16_t shorts __attribute__((vector_size(bytes)));
+  typedef uint16_t half_shorts __attribute__((vector_size(bytes / 2)));
+  typedef short half_floats __attribute__((vector_size(bytes / 2)));
+  typedef int8_t half_chars __attribute__((vector_size(bytes / 2)));
+};
+// A value of type V from memory of any type and alignment.
+template <class V> INLINE V load_as(const void *from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof(V));
+  return value;
+}
+// sum + a * b in each lane, rounded once where the machine can.
+template <class V> INLINE V multiply_add(V sum, V a, V b) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) return (V)__builtin_ia32_vfmaddps512_mask(a, b, sum, -1, 4);
+#endif
+#if defined(__FMA__)
+  if constexpr (sizeof(V) == 32) return (V)__builtin_ia32_vfmaddps256(a, b, sum);
+  if constexpr (sizeof(V) == 16) return (V)__builtin_ia32_vfmaddps(a, b, sum);
+#endif
+  return sum + a * b;
+}
+// The steps: `words` are the operands' bits.
+struct float_words {
+  typedef float element;
+  template <int bytes> struct lanes { typedef typename words<bytes>::floats type; };
+  template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
+    return multiply_add<S>(sum, (S)a, (S)b);
+  }
+};
+struct bfloat16_pairs {
+  typedef float element;
+  template <int bytes> struct lanes { typedef typename words<bytes>::floats type; };
+  template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
+#if defined(__AVX512BF16__)
+    if constexpr (sizeof(S) == 64) {
+      asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a));
+      return sum;
+    }
+#endif
+    const int32_t high = -65536;
+    sum = multiply_add<S>(sum, (S)(a << 16), (S)(b << 16));
+    return multiply_add<S>(sum, (S)(a & high), (S)(b & high));
+  }
+};
+struct int16_pairs {
+  typedef int32_t element;
+  template <int bytes> struct lanes { typedef typename words<bytes>::ints type; };
+  template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
+    typedef typename words<sizeof(S)>::shorts shorts;
+#if defined(__AVX512BW__)
+    if constexpr (sizeof(S) == 64)
+      return sum + (S)__builtin_ia32_pmaddwd512_mask((shorts)a, (shorts)b, W{}, -1);
+#endif
+#if defined(__AVX2__)
+    if constexpr (sizeof(S) == 32) return sum + (S)__builtin_ia32_pmaddwd256((shorts)a, (shorts)b);
+#endif
+    return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+  }
+};
+// A vector of the right operand's words, from memory where an element may take half as much.
+struct stored_words {
+  static const int narrower = 1;
+  template <int bytes> static inline __attribute__((always_inline)) typename words<bytes>::ints
+  load(const void *from) { return load_as<typename words<bytes>::ints>(from); }
+};
+struct stored_bfloat16 {
+  static const int narrower = 2;
+  template <int bytes> static inline __attribute__((always_inline)) typename words<bytes>::ints
+  load(const void *from) {
+    typedef typename words<bytes>::half_shorts narrow;
+    typedef typename words<bytes>::unsigneds wide;
+    const wide bits = __builtin_convertvector(load_as<narrow>(from), wide) << 16;
+    return (typename words<bytes>::ints)bits;
+  }
+};
+struct stored_int8 {
+  static const int narrower = 2;
+  template <int bytes> static inline __attribute__((always_inline)) typename words<bytes>::ints
+  load(const void *from) {
+    typedef typename words<bytes>::half_chars narrow;
+    typedef typename words<bytes>::shorts wide;
+    return (typename words<bytes>::ints)__builtin_convertvector(load_as<narrow>(from), wide);
+  }
+};
+"""
+
+STORED_FLOAT16 = """\
+struct stored_float16 {
+  static const int narrower = 2;
+  template <int bytes> static inline __attribute__((always_inline)) typename words<bytes>::ints
+  load(const void *from) {
+    typedef typename words<bytes>::half_floats narrow;
+    typedef typename words<bytes>::ints ints;
+#if defined(__AVX512F__)
+    typedef float floats __attribute__((vector_size(64)));
+    if constexpr (bytes == 64)
+      return (ints)__builtin_ia32_vcvtph2ps512_mask(load_as<narrow>(from), floats{}, -1, 4);
+#endif
+#if defined(__F16C__)
+    if constexpr (bytes == 32) return (ints)__builtin_ia32_vcvtph2ps256(load_as<narrow>(from));
+#endif
+    typename words<bytes>::floats result;
+    for (int c = 0; c < bytes / 4; ++c) result[c] = from_float16(((const uint16_t *)from)[c]);
+    return (ints)result;
+  }
+};
+"""
+
+MULTIPLY_ROWS = """\
+// A register tile: sums[m][n] (+)= left[m][k] * right[k][n] for `steps` words k. Strides count
+// bytes. `first`: the sums are written, not added to: long sums are sums of sums of `steps`, which
+// rounds less.
+template <class STEP, class STORED, int bytes, int rows, int vectors>
+static void multiply_tile(
+    const char *left, int64_t left_stride, const char *right, int64_t right_stride, char *sums,
+    int64_t sums_stride, int64_t steps, bool first) {
+  typedef typename STEP::template lanes<bytes>::type S;
+  typedef typename words<bytes>::ints W;
+  const int64_t vector = bytes / STORED::narrower;
+  S tile[rows][vectors];
+  #pragma GCC unroll 32
+  for (int m = 0; m < rows; ++m) {
+    #pragma GCC unroll 8
+    for (int n = 0; n < vectors; ++n) tile[m][n] = S{};
+  }
+  for (int64_t k = 0; k < steps; ++k, right += right_stride) {
+    W b[vectors];
+    #pragma GCC unroll 8
+    for (int n = 0; n < vectors; ++n) b[n] = STORED::template load<bytes>(right + n * vector);
+    #pragma GCC unroll 32
+    for (int m = 0; m < rows; ++m) {
+      const W a = W{} + load_as<int32_t>(left + m * left_stride + 4 * k);
+      #pragma GCC unroll 8
+      for (int n = 0; n < vectors; ++n) tile[m][n] = STEP::step(tile[m][n], a, b[n]);
+    }
+  }
+  #pragma GCC unroll 32
+  for (int m = 0; m < rows; ++m) {
+    #pragma GCC unroll 8
+    for (int n = 0; n < vectors; ++n) {
+      char *const to = sums + m * sums_stride + n * bytes;
+      const S sum = first ? tile[m][n] : load_as<S>(to) + tile[m][n];
+      __builtin_memcpy(to, &sum, bytes);
+    }
+  }
+}
+// `count` rows: tiles of `rows`, then of half as many.
+template <class STEP, class STORED, int bytes, int rows, int vectors>
+static void multiply_rows(
+    int64_t count, const char *left, int64_t left_stride, const char *right, int64_t right_stride,
+    char *sums, int64_t sums_stride, int64_t steps, bool first) {
+  for (; count >= rows; count -= rows, left += rows * left_stride, sums += rows * sums_stride)
+    multiply_tile<STEP, STORED, bytes, rows, vectors>(
+        left, left_stride, right, right_stride, sums, sums_stride, steps, first);
+  if constexpr (rows > 1)
+    if (count)
+      multiply_rows<STEP, STORED, bytes, rows / 2, vectors>(
+          count, left, left_stride, right, right_stride, sums, sums_stride, steps, first);
+}
+"""
+
+MATMUL_FUNCTIONS = {
+    "stored_words": WORDS,
+    "stored_float16": STORED_FLOAT16,
+    "multiply_rows": MULTIPLY_ROWS,
+}
+"""Entries of `prelude.FUNCTIONS`."""

@@ -1,0 +1,183 @@
+"""How a matrix product is cut for a CPU, and which ways of cutting are worth measuring.
+
+    512 x 1024 x 4096 float32, AVX-512, 2 threads  ->  14x32 in blocks of 126x256, 256 deep, ...
+
+A register tile of `rows` by `vectors` vectors takes `kblock` steps of the inner axis at a time; a
+task is a block of results, whose sums stay in the second-level cache; threads share the tasks out.
+`estimate` is a small model of the arithmetic, of edges and of idle threads. It ranks; measurements
+decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flambeau_inductor.codegen.contraction import Extents
+    from flambeau_runtime.tuning.contest import CpuFacts
+
+TARGET_ROWS = 64
+TARGET_LANES = 256
+"""About so many results of a task: their sums take 64 KiB."""
+
+DEPTH = 256
+"""A task goes through at most so many elements of the inner axis at a time: those are summed one
+after another."""
+
+MOST_STACK = 1 << 20
+"""Threads have stacks of 2 MiB or more."""
+
+SERIAL_WORK = 1 << 17
+"""Waking threads takes longer than so many multiplications."""
+
+
+@dataclass(frozen=True)
+class CppMatmulTiling:
+    """`lane_bytes`: the bytes of a vector. `step`: "float", "bfloat16" or "int16", what a word of
+    32 bits holds. A task has `row_block` by `lane_block` results, summed `kblock` deep at a time.
+    `packed`: the right operand is in panels of a register tile's width (`lowering/packing.py`);
+    otherwise it is read where it lies, or copied, if `copies_right`. `copies_left`: a task copies
+    its rows of the left operand.
+    """
+
+    rows: int
+    vectors: int
+    lane_bytes: int
+    step: str
+    row_block: int
+    lane_block: int
+    kblock: int
+    packed: bool = True
+    copies_left: bool = False
+    copies_right: bool = False
+
+    @property
+    def width(self) -> int:
+        """The lanes of a register tile."""
+        return self.vectors * self.lane_bytes // 4
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a word holds two numbers."""
+        return self.step != "float"
+
+    @property
+    def stack(self) -> int:
+        """About the bytes that a task needs on the stack."""
+        sums = self.row_block * self.lane_block
+        return 4 * (sums + (self.row_block + self.width) * self.kblock)
+
+    def neighbours(self) -> list[CppMatmulTiling]:
+        """Tilings that differ in the size of one block."""
+        steps = {"kblock": 64, "row_block": self.rows, "lane_block": self.width}
+        changed = (
+            replace(self, **{name: value})
+            for name, step in steps.items()
+            for value in (getattr(self, name) * 2, getattr(self, name) // 2 // step * step)
+            if value > 0
+        )
+        return [each for each in changed if each.stack <= MOST_STACK]
+
+    def __str__(self) -> str:
+        text = f"{self.rows}x{self.width} blocks={self.row_block}x{self.lane_block}x{self.kblock}"
+        return text + (" copied" if self.copies_left else "")
+
+
+def step_of(dtype: torch.dtype, facts: CpuFacts) -> str:
+    """What a word holds in products of this dtype."""
+    if dtype is torch.int8:
+        return "int16"
+    if dtype is torch.bfloat16 and facts.multiplies_bfloat16:
+        return "bfloat16"
+    return "float"
+
+
+def register_tiles(facts: CpuFacts) -> list[tuple[int, int]]:
+    """Rows and vectors of register tiles: the sums, a row of the right operand and a word of the
+    left one fill the registers.
+    """
+    free = facts.registers - 1
+    return [(free // vectors - 1, vectors) for vectors in (1, 2, 3, 4, 6) if free // vectors > 1]
+
+
+def candidates(
+    sizes: Extents, dtype: torch.dtype, facts: CpuFacts, *, packed: bool, copies_left: bool,
+    count: int,
+) -> list[CppMatmulTiling]:  # fmt: skip
+    """At most `count` tilings that the model prefers, best first. `copies_left`: rows of the left
+    operand cannot be read as they lie.
+    """
+    ranked = sorted(
+        set(_possible(sizes, dtype, facts, packed, copies_left)),
+        key=lambda each: (estimate(each, sizes, facts), str(each)),
+    )
+    best: dict[tuple[int, bool], CppMatmulTiling] = {}
+    for each in ranked:
+        best.setdefault((each.width, each.copies_left), each)
+    return list(best.values())[:count]
+
+
+def _possible(
+    sizes: Extents, dtype: torch.dtype, facts: CpuFacts, packed: bool, copies_left: bool
+) -> Iterator[CppMatmulTiling]:
+    step = step_of(dtype, facts)
+    # Words of two int16 numbers, and floats of half ones, are made of what lies in memory.
+    converts = copies_left or dtype is torch.int8 or (step == "float" and dtype.itemsize == 2)
+    for most, vectors in register_tiles(facts):
+        width = vectors * facts.lane_bytes // 4
+        rows = ceil(sizes.rows / ceil(sizes.rows / most)) if sizes.static else most
+        if vectors > 1 and width - facts.lane_bytes // 4 >= sizes.lanes:
+            continue
+        depth = ceil(sizes.inner / ceil(sizes.inner / DEPTH))
+        tall = max(1, TARGET_ROWS // rows) * rows
+        wide = max(1, TARGET_LANES // width) * width
+        row_block = min(tall, ceil(sizes.rows / rows) * rows) if sizes.static else tall
+        lane_block = min(wide, ceil(sizes.lanes / width) * width)
+        # Threads without a task are idle.
+        while sizes.batch * ceil(sizes.rows / row_block) * ceil(sizes.lanes / lane_block) < (
+            2 * facts.threads
+        ):
+            if lane_block > width and lane_block * 2 > row_block:
+                lane_block = ceil(lane_block // width / 2) * width
+            elif row_block > rows:
+                row_block = ceil(row_block // rows / 2) * rows
+            elif lane_block > width:
+                lane_block = ceil(lane_block // width / 2) * width
+            else:
+                break
+        for copies in (True,) if converts else (False, True):
+            yield CppMatmulTiling(
+                rows, vectors, facts.lane_bytes, step, row_block, lane_block, depth + depth % 2,
+                packed, copies, not packed,
+            )  # fmt: skip
+
+
+def estimate(tiling: CppMatmulTiling, sizes: Extents, facts: CpuFacts) -> float:
+    """Relative time: steps of register tiles, full or not, and of the threads' last tasks."""
+    rows, vectors = tiling.rows, tiling.vectors
+    per_task = ceil(min(tiling.row_block, sizes.rows) / rows) * (tiling.lane_block // tiling.width)
+    tasks = (
+        sizes.batch * ceil(sizes.rows / tiling.row_block) * ceil(sizes.lanes / tiling.lane_block)
+    )
+    # A vector of sums is added to again only when the last addition is done.
+    arithmetic = max(rows * vectors / facts.additions, facts.latency)
+    # A word of the left operand and vectors of the right one are read for each step.
+    reading = (rows + vectors) / 2
+    words = sizes.inner / (2 if tiling.pairs else 1)
+    copying = 0.0
+    if tiling.copies_left:
+        copying = 2 * min(tiling.row_block, sizes.rows) * sizes.inner / (facts.lane_bytes / 4)
+    elif tiling.row_block > rows:
+        copying = 0.04 * per_task * words * rows  # rows far apart share few lines of the cache
+    waves = ceil(tasks / facts.threads) if _is_parallel(sizes) else tasks
+    return waves * (per_task * words * max(arithmetic, reading) + copying + 200)
+
+
+def _is_parallel(sizes: Extents) -> bool:
+    return sizes.points * sizes.inner >= SERIAL_WORK

@@ -1,0 +1,301 @@
+"""Matrix products of our own on a CPU: each way to compute one, as its Program, beside float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import run_cpp
+import torch
+
+from flambeau_inductor import InductorOptions, compile_graph
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_runtime import check_program, load
+from flambeau_runtime.program import Extern, Program
+from flambeau_runtime.tuning.contest import Contest, CpuFacts
+from flambeau_runtime.tuning.cpu_bench import CpuBench
+
+aten = torch.ops.aten
+OPTIONS = InductorOptions(debug_checks=True, max_autotune_gemm=True)
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+PRECISION = {F32: 2e-6, BF16: 1e-2, F16: 1e-3}
+
+
+class Every:
+    """A tuner that takes the way of one number, or the first where there are not so many."""
+
+    def __init__(self, number: int, facts: CpuFacts | None = None) -> None:
+        self.number = number
+        self.known = facts or CpuBench(run_cpp.OPTIONS).facts("cpu")
+        self.names: list[str] = []
+
+    def facts(self, device: str) -> CpuFacts | None:
+        return self.known
+
+    def choose(self, contests: list[Contest]) -> list[int]:
+        for contest in contests:
+            names = [candidate.name for candidate in contest.candidates]
+            assert len(set(names)) == len(names)
+            self.names += names
+        return [self.number if self.number < len(contest.candidates) else 0 for contest in contests]
+
+
+class Product:
+    """A graph around a product: `call` adds an ATen call, whose Spec is that of a run."""
+
+    def __init__(self, *tensors: torch.Tensor, frozen: tuple[int, ...] = ()) -> None:
+        self.tensors = tensors
+        self.graph = Graph([Value(f"x{i}", spec_of(t)) for i, t in enumerate(tensors)])
+        self.graph.frozen = frozenset(self.graph.inputs[number] for number in frozen)
+        self.builder = Builder(self.graph.nodes, [value.name for value in self.graph.inputs])
+
+    def call(self, op: Any, *args: Any, **kwargs: Any) -> Value:
+        run = [
+            torch.empty_strided(a.spec.shape, a.spec.stride, dtype=a.spec.dtype)
+            if isinstance(a, Value)
+            else a
+            for a in args
+        ]
+        value = Value(self.builder.fresh_name(), spec_of(op(*run, **kwargs)))
+        value.producer = Node(op, args, kwargs, (value,), "")
+        self.graph.nodes.append(value.producer)
+        return value
+
+    def programs(self, facts: CpuFacts | None = None) -> Iterator[tuple[str, Program]]:
+        """Each way as a Program that passes its checks."""
+        number, count = 0, 1
+        while number < count:
+            tuner = Every(number, facts)
+            program = compile_graph(self.graph, OPTIONS, tuner=tuner)
+            check_program(dataclasses.replace(program, prepared=None))
+            count = len(tuner.names)
+            yield tuner.names[number] if tuner.names else "", program
+            number += 1
+
+
+def error(result: torch.Tensor, exact: torch.Tensor) -> float:
+    """The norm of the difference relative to that of the exact result."""
+    return float((result.double() - exact).norm() / exact.norm().clamp(min=1e-30))
+
+
+def check_ways(product: Product, exact: torch.Tensor, precision: float, least: int = 2) -> list:
+    """Run every way twice on its inputs; the names of the ways."""
+    names = []
+    for name, program in product.programs():
+        run = load(program, run_cpp.OPTIONS)
+        for _ in range(2):
+            (result,) = run(*product.tensors)
+            assert error(result, exact) <= precision, name
+        names.append(name)
+    assert len(names) >= least, names
+    assert any("cpp_packed_gemm" in name for name in names), names
+    return names
+
+
+def relu_of(product: Product, value: Value) -> Value:
+    builder, spec = product.builder, value.spec
+    zero = builder.full(spec.shape, 0.0, F32, spec.device)
+    return builder.cast(builder.maximum(builder.cast(value, F32), zero), spec.dtype)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "depth", "lanes"), [(64, 16, 32), (1, 300, 70), (37, 517, 101), (70, 640, 33)]
+)
+def test_linear_and_relu(
+    rows: int, depth: int, lanes: int, dtype: torch.dtype, frozen: bool
+) -> None:
+    torch.manual_seed(rows)
+    x, w, bias = torch.randn(rows, depth), torch.randn(lanes, depth), torch.randn(lanes)
+    x, w, bias = x.to(dtype), w.to(dtype), bias.to(dtype)
+    product = Product(x, w, bias, frozen=(1, 2) if frozen else ())
+    a, b, c = product.graph.inputs
+    y = product.call(aten.addmm.default, c, a, product.builder.permute(b, (1, 0)))
+    product.graph.outputs = [relu_of(product, y)]
+    exact = (x.double() @ w.double().t() + bias.double()).relu()
+    check_ways(product, exact, PRECISION[dtype], least=3)
+    prepared = [program.prepared is not None for _, program in product.programs()]
+    assert any(prepared) == frozen
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_products_of_batches(dtype: torch.dtype) -> None:
+    x, w = torch.randn(5, 23, 48).to(dtype), torch.randn(5, 48, 50).to(dtype)
+    product = Product(x, w)
+    a, b = product.graph.inputs
+    product.graph.outputs = [product.call(aten.bmm.default, a, b)]
+    check_ways(product, x.double() @ w.double(), PRECISION[dtype])
+
+
+def test_factors_of_many_layouts() -> None:
+    width, memory = 40, torch.randn(90, 200)
+    layouts: list[Callable[[], tuple[torch.Tensor, torch.Tensor]]] = [
+        lambda: (memory[:31, :60], memory[:60, 100 : 100 + width]),
+        lambda: (memory[:60, :31].t(), memory[:60, :width]),
+        lambda: (memory[::2, 1:121:2], memory[:60, : 2 * width : 2]),
+        lambda: (memory[:9, 7:67], memory[:width, 3:63].t()),
+    ]
+    for layout in layouts:
+        x, w = layout()
+        product = Product(x, w)
+        a, b = product.graph.inputs
+        product.graph.outputs = [product.call(aten.mm.default, a, b)]
+        check_ways(product, x.double() @ w.double(), PRECISION[F32])
+
+
+def test_integers_are_exact() -> None:
+    for rows, depth, lanes in ((24, 64, 40), (19, 65, 33)):
+        x = torch.randint(-128, 128, (rows, depth), dtype=torch.int8)
+        w = torch.randint(-128, 128, (depth, lanes), dtype=torch.int8)
+        product = Product(x, w)
+        a, b = product.graph.inputs
+        product.graph.outputs = [product.call(aten._int_mm.default, a, b)]
+        check_ways(product, x.double() @ w.double(), 0.0)
+
+
+def test_a_factor_and_what_follows_join_the_product() -> None:
+    x, w, residual = torch.randn(50, 96), torch.randn(96, 80), torch.randn(50, 80)
+    product = Product(x.to(BF16), w.to(BF16), residual)
+    a, b, c = product.graph.inputs
+    builder = product.builder
+    left = builder.cast(builder.tanh(builder.cast(a, F32)), BF16)
+    y = product.call(aten.mm.default, left, b)
+    product.graph.outputs = [builder.add(builder.cast(y, F32), c)]
+    exact = x.to(BF16).float().tanh().to(BF16).double() @ w.to(BF16).double() + residual.double()
+    check_ways(product, exact, PRECISION[BF16])
+    kernels = {name: len(program.kernels) for name, program in product.programs()}
+    assert (
+        min(count for name, count in kernels.items() if "unpacked" in name or "copied" in name) == 1
+    )
+
+
+def test_results_in_other_layouts() -> None:
+    """Heads: the consumer splits and permutes the lanes."""
+    x, w = torch.randn(2 * 24, 64), torch.randn(64, 96)
+    product = Product(x, w)
+    a, b = product.graph.inputs
+    builder = product.builder
+    y = product.call(aten.mm.default, a, b)
+    heads = builder.permute(builder.reshape(y, (2, 24, 4, 24)), (0, 2, 1, 3))
+    product.graph.outputs = [builder.clone(builder.exp(builder.mul(heads, 0.1)))]
+    exact = (x.double() @ w.double() * 0.1).exp().reshape(2, 24, 4, 24).permute(0, 2, 1, 3)
+    check_ways(product, exact, PRECISION[F32])
+
+
+def test_special_values_stay_in_their_rows_and_columns() -> None:
+    x, w = torch.randn(20, 33), torch.randn(33, 37)
+    x[3, 5], x[7, 1], w[2, 36] = torch.nan, torch.inf, -torch.inf
+    product = Product(x, w)
+    a, b = product.graph.inputs
+    product.graph.outputs = [product.call(aten.mm.default, a, b)]
+    for _, program in product.programs():
+        (result,) = load(program, run_cpp.OPTIONS)(x, w)
+        torch.testing.assert_close(result, x @ w, equal_nan=True)
+
+
+def test_symbolic_rows() -> None:
+    env = SizeEnv()
+    rows = env.symbol(40, "rows")
+    graph = Graph(
+        [Value("x", Spec.of((rows, 48), dtype=F32)), Value("w", Spec.of((48, 56), dtype=F32))],
+        env=env,
+    )
+    product = Product()
+    product.graph, a = graph, graph.inputs
+    value = Value("y", Spec.of((rows, 56), dtype=F32))
+    value.producer = Node(aten.mm.default, tuple(a), {}, (value,), "")
+    graph.nodes, graph.outputs = [value.producer], [value]
+    w = torch.randn(48, 56)
+    for name, program in product.programs():
+        run = load(program, run_cpp.OPTIONS)
+        for size in (2, 15, 40, 333):
+            x = torch.randn(size, 48)
+            (result,) = run(x, w)
+            assert error(result, x.double() @ w.double()) <= PRECISION[F32], (name, size)
+
+
+def test_frozen_factors_are_packed_again_when_they_change() -> None:
+    x, w = torch.randn(24, 64), torch.randn(64, 96)
+    product = Product(x, w, frozen=(1,))
+    a, b = product.graph.inputs
+    product.graph.outputs = [product.call(aten.mm.default, a, b)]
+    for name, program in product.programs():
+        run = load(program, run_cpp.OPTIONS)
+        for change in (lambda: None, w.zero_, w.normal_, lambda: None):
+            change()
+            assert error(run(x, w)[0], x.double() @ w.double()) <= PRECISION[F32], name
+        other = torch.randn(64, 96)
+        assert error(run(x, other)[0], x.double() @ other.double()) <= PRECISION[F32], name
+        w.data = torch.randn(64, 96)
+        assert error(run(x, w)[0], x.double() @ w.double()) <= PRECISION[F32], name
+
+
+def test_the_library_is_first_and_packed_by_onednn_where_that_is_fast() -> None:
+    x, w = torch.randn(24, 64), torch.randn(96, 64)
+    product = Product(x, w, frozen=(1,))
+    a, b = product.graph.inputs
+    y = product.call(aten.mm.default, a, product.builder.permute(b, (1, 0)))
+    product.graph.outputs = [y]
+    names = [name for name, _ in product.programs()]
+    assert names[0] == "aten.mm.out"
+    assert names[-1] == "mkldnn._linear_pointwise"
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not any("mkldnn" in name for name, _ in product.programs())
+
+
+@pytest.mark.parametrize(
+    "facts", [CpuFacts(4, 64, 32, 1, 4, True), CpuFacts(3, 32, 16, 2), CpuFacts(1, 16, 16, 2)]
+)
+@pytest.mark.parametrize("dtype", [F32, BF16, F16, torch.int8], ids=str)
+def test_vectors_of_any_width_compile_for_this_machine(facts: CpuFacts, dtype: torch.dtype) -> None:
+    """The text for one machine is right on another: only slower."""
+    if dtype is torch.int8:
+        x = torch.randint(-9, 9, (21, 34), dtype=dtype)
+        w = torch.randint(-9, 9, (34, 45), dtype=dtype)
+    else:
+        x, w = torch.randn(21, 34).to(dtype), torch.randn(34, 45).to(dtype)
+    product = Product(x, w, frozen=(1,))
+    a, b = product.graph.inputs
+    op = aten._int_mm.default if dtype is torch.int8 else aten.mm.default
+    product.graph.outputs = [product.call(op, a, b)]
+    programs = [p for name, p in product.programs(facts) if "cpp_packed_gemm" in name]
+    (result,) = load(programs[0], run_cpp.OPTIONS)(x, w)
+    assert error(result, x.double() @ w.double()) <= PRECISION.get(dtype, 0.0)
+
+
+def test_long_sums_are_no_farther_from_exact_ones_than_eager() -> None:
+    x, w = torch.randn(16, 4096), torch.randn(4096, 64)
+    product = Product(x, w)
+    a, b = product.graph.inputs
+    product.graph.outputs = [product.call(aten.mm.default, a, b)]
+    exact = x.double() @ w.double()
+    check_ways(product, exact, 2 * error(x @ w, exact))
+
+
+def test_switches() -> None:
+    x, w = torch.randn(24, 64), torch.randn(64, 96)
+    product = Product(x, w)
+    a, b = product.graph.inputs
+    product.graph.outputs = [product.call(aten.mm.default, a, b)]
+
+    def names(**changes: Any) -> list[str]:
+        tuner = Every(0)
+        compile_graph(product.graph, dataclasses.replace(OPTIONS, **changes), tuner=tuner)
+        return tuner.names
+
+    assert names()[0] == "aten.mm.out" and len(names()) > 1
+    assert not names(max_autotune_gemm=False)
+    assert not names(max_autotune_gemm_backends="ATEN")
+    only = names(max_autotune_gemm_backends="CPP")
+    assert only and all(name.startswith("cpp_packed_gemm") for name in only)
+    program = compile_graph(
+        product.graph, dataclasses.replace(OPTIONS, max_autotune_gemm_backends="CPP"),
+        tuner=Every(0),
+    )  # fmt: skip
+    assert not any(isinstance(step, Extern) for step in program.steps)

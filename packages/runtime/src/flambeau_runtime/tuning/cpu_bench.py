@@ -1,0 +1,104 @@
+"""Times Programs on a CPU: several calls in a row, by the clock, on the same inputs.
+
+Nothing else is launched meanwhile, so candidates take turns (`tuner.MeasuringTuner`), and a call
+takes as many threads as the program's calls will.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_runtime._version import __version__
+from flambeau_runtime.build import isa
+from flambeau_runtime.executor import load
+from flambeau_runtime.tuning.contest import CpuFacts
+from flambeau_runtime.tuning.inputs import likely_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from flambeau_runtime.options import RuntimeOptions
+    from flambeau_runtime.program import Program
+
+SAMPLE_SECONDS = 1e-3
+"""About how long the calls of one sample take."""
+
+MAX_CALLS = 1000
+REPEATS = 3
+
+
+class CpuBench:
+    """`tuner.Bench` for CPUs. `threads`: as kernels are compiled for; 0: as many as OpenMP has."""
+
+    noise = 0.03
+
+    def __init__(self, options: RuntimeOptions, threads: int = 0) -> None:
+        self.options = dataclasses.replace(options, debug=False)
+        self.threads = threads
+
+    def facts(self, device: str) -> CpuFacts | None:
+        """The CPU as cost models see it."""
+        level = self.options.isa or isa.detect()
+        threads = self.threads or torch.get_num_threads()
+        if level == "avx512":
+            return CpuFacts(threads, 64, 32, 1, 4, "avx512_bf16" in isa.cpu_flags())
+        if level == "avx2":
+            return CpuFacts(threads, 32, 16, 2, 4)
+        return CpuFacts(threads, 16, 32 if platform.machine() == "aarch64" else 16, 2, 4)
+
+    def identity(self, device: str) -> str:
+        """The CPU, its instructions, the threads, torch's and our own version, and the settings
+        that choose among torch's libraries.
+        """
+        flags = " ".join(sorted(isa.cpu_flags()))
+        settings = f"{torch._C._get_mkldnn_enabled()} {torch.get_float32_matmul_precision()}"
+        versions = f"{self.options.isa} {self.options.cxx} {torch.__version__} {__version__}"
+        return f"{model_name()} {flags} {self.facts(device)} {settings} {versions}"
+
+    def build(self, program: Program) -> Callable[..., tuple[Any, ...]]:
+        """The Program made callable."""
+        return load(program, self.options)
+
+    def inputs(self, program: Program, numbers: Sequence[int]) -> list[Any]:
+        """Random tensors as the Program declares its inputs, and the numbers."""
+        return likely_inputs(program, numbers)
+
+    @contextmanager
+    def timed(
+        self, runs: Sequence[Callable[..., tuple[Any, ...]]], inputs: Sequence[Any]
+    ) -> Iterator[Callable[[int], float]]:
+        """Within, `time(number)` calls one run and returns milliseconds a call."""
+
+        def seconds(run: Callable[..., Any], calls: int) -> float:
+            start = time.perf_counter()
+            for _ in range(calls):
+                run(*inputs)
+            return (time.perf_counter() - start) / calls
+
+        for run in runs:
+            run(*inputs)
+        each = max(seconds(runs[0], 3), 1e-7)
+        calls = max(1, min(MAX_CALLS, int(SAMPLE_SECONDS / each)))
+        # Other processes only make a call longer.
+        yield lambda number: 1e3 * min(seconds(runs[number], calls) for _ in range(REPEATS))
+
+
+@lru_cache(maxsize=1)
+def model_name() -> str:
+    """The CPU's name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    for line in text.splitlines():
+        if line.startswith(("model name", "CPU part")):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,48 @@
+"""What a candidate's Program is called with when it is timed: random tensors as it declares them.
+
+inputs x: float32[s0, 512], s0; s0 likely 64  ->  [randn(64, 512), 64]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_runtime.dims import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_runtime.program import Program
+
+
+def likely_inputs(program: Program, numbers: Sequence[int]) -> list[Any]:
+    """Random tensors as the Program declares its inputs, and the values of its int inputs, which
+    come last.
+    """
+    given = program.given_inputs
+    tensors = {tensor.name: tensor for tensor in program.tensors}
+    first = len(given) - len(numbers)
+    sizes = {symbol.name: numbers[symbol.input - first] for symbol in program.symbols}
+    result: list[Any] = []
+    for name in given[:first]:
+        tensor = tensors[name]
+        shape, stride = (
+            [evaluate(dim, sizes) for dim in dims] for dims in (tensor.shape, tensor.stride)
+        )
+        extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+        generator = torch.Generator(tensor.device).manual_seed(len(result))
+        memory = random_memory(max(extent, 1), getattr(torch, tensor.dtype), generator)
+        result.append(memory.as_strided(shape, stride))
+    return [*result, *numbers]
+
+
+def random_memory(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """`count` elements: floats of a normal distribution, small integers, bools."""
+    device = generator.device
+    if dtype.is_floating_point:
+        values = torch.randn(count, dtype=torch.float32, device=device, generator=generator)
+        return values.to(dtype)
+    high = 2 if dtype in (torch.bool, torch.uint8) else 4
+    return torch.randint(0, high, (count,), device=device, generator=generator).to(dtype)
