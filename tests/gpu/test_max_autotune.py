@@ -41,7 +41,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("backends", ["ATEN,TRITON", "TRITON"])
-@pytest.mark.parametrize("shape", [(256, 384, 512), (77, 333, 130), (16, 64, 4096)])
+@pytest.mark.parametrize("shape", [(256, 384, 512), (77, 333, 130), (1, 520, 1000), (16, 64, 4096)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name: str, shape: tuple[int, int, int], backends: str) -> None:
     m, n, k = shape

@@ -9,6 +9,7 @@ python -m tools.bench dynamic                          first call with dynamic=T
 python -m tools.bench gpu [--case bert_1x8 ...]        ms per call on a GPU, both modes of each
 python -m tools.bench memory [--case bert_1x8 ...]     peak memory on a GPU
 python -m tools.bench kernels [--case softmax ...]     single kernels on a GPU: us, and bandwidth
+python -m tools.bench gemm [--case 8x4096x4096 ...]    products with bias and GELU on a GPU, in us
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.bench.cases import CASES
+from tools.bench.gemm import CANDIDATES as GEMM_CANDIDATES
+from tools.bench.gemm import gemm_table
+from tools.bench.gemm_cases import GEMM_CASES, OTHER_CASES
 from tools.bench.gpu import memory_table, time_table
 from tools.bench.gpu_cases import GPU_CASES
 from tools.bench.host_cases import CALLS as HOST_CALLS
@@ -178,6 +182,16 @@ def kernels(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *kernel_table(cases, arguments.rounds, arguments.jobs))
 
 
+def gemm(arguments: argparse.Namespace, table: Table) -> None:
+    """Matrix products with their epilogues on a GPU beside cuBLAS with eager's kernels, and
+    torch.compile.
+    """
+    cases = arguments.case or [*GEMM_CASES, *OTHER_CASES]
+    candidates = arguments.candidate or list(GEMM_CANDIDATES)
+    rest = arguments.rounds, arguments.jobs, arguments.seconds
+    fill(table, *gemm_table(cases, candidates, *rest))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -202,10 +216,14 @@ def main() -> None:
         "gpu": gpu,
         "memory": memory,
         "kernels": kernels,
+        "gemm": gemm,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
-    parser.add_argument("--case", action="append", choices=(*CASES, *GPU_CASES, *KERNEL_CASES))
+    names = (*CASES, *GPU_CASES, *KERNEL_CASES, *GEMM_CASES, *OTHER_CASES)
+    parser.add_argument("--case", action="append", choices=names)
+    parser.add_argument("--candidate", action="append", choices=GEMM_CANDIDATES, help="of gemm")
+    parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
     parser.add_argument("--jobs", type=int, default=4, help="processes at once, but for the timing")
@@ -216,7 +234,7 @@ def main() -> None:
     arguments = parser.parse_args()
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")
     commands[arguments.what](arguments, table)
-    Console(width=120).print(table)
+    Console(width=160 if arguments.what == "gemm" else 120).print(table)
 
 
 if __name__ == "__main__":

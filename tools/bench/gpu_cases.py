@@ -34,6 +34,18 @@ def training(model: nn.Module, *inputs: Any, autocast: bool = False, **named: An
     return Case(model.train(), call, training=True)
 
 
+def loss_training(model: nn.Module, inputs: dict[str, Any], *, autocast: bool = False) -> Case:
+    """A forward and a backward pass; the loss is the model's for the labels among its inputs."""
+
+    def call(f: Any) -> None:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = f(**inputs).loss
+        loss.backward()
+
+    return Case(model.train(), call, training=True)
+
+
 def tokens(batch: int, length: int, vocabulary: int = 30522) -> torch.Tensor:
     """Random token ids."""
     return torch.randint(0, vocabulary, (batch, length), device="cuda")
@@ -212,6 +224,49 @@ def state_space_training(device: str) -> Case:
     return training(_state_space().to(device), tokens(4, 64, 32000))
 
 
+def gpt2_training(device: str) -> Case:
+    """GPT-2 small with its loss, forward and backward, 8 x 512 tokens, autocast to bfloat16."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(use_cache=False)
+    ids = tokens(8, 512, config.vocab_size)
+    model = GPT2LMHeadModel(config).to(device)
+    return loss_training(model, {"input_ids": ids, "labels": ids}, autocast=True)
+
+
+def llama_training(device: str) -> Case:
+    """A Llama of 8 layers with its loss, forward and backward, 4 x 512 tokens, bfloat16."""
+    from transformers import LlamaForCausalLM
+
+    config = _llama_config(use_cache=False)
+    ids = tokens(4, 512, config.vocab_size)
+    model = LlamaForCausalLM(config).to(device, torch.bfloat16)
+    return loss_training(model, {"input_ids": ids, "labels": ids})
+
+
+def _vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(num_labels=1000))
+
+
+def vit(device: str) -> Case:
+    """ViT-base forward, 16 images, autocast to bfloat16."""
+    model, given = _vit().to(device).eval(), images(16)
+
+    def call(f: Any) -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            f(given)
+
+    return Case(model, call)
+
+
+def vit_training(device: str) -> Case:
+    """ViT-base with its loss, forward and backward, 16 images, autocast to bfloat16."""
+    inputs = {"pixel_values": images(16), "labels": torch.randint(0, 1000, (16,), device="cuda")}
+    return loss_training(_vit().to(device), inputs, autocast=True)
+
+
 class DecodeStep(nn.Module):
     """One step of greedy decoding with a cache of fixed size: the next token."""
 
@@ -227,18 +282,25 @@ class DecodeStep(nn.Module):
         return result.logits[:, -1:].argmax(-1)
 
 
-def llama_decode(device: str) -> Case:
-    """A decoding step of a Llama of 8 layers, batch 1, bfloat16, a static cache of 512 places."""
-    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+def _llama_config(**changes: Any) -> Any:
+    from transformers import LlamaConfig
 
-    config = LlamaConfig(
+    return LlamaConfig(
         hidden_size=1024,
         intermediate_size=2816,
         num_hidden_layers=8,
         num_attention_heads=16,
         num_key_value_heads=8,
         vocab_size=32000,
+        **changes,
     )
+
+
+def llama_decode(device: str) -> Case:
+    """A decoding step of a Llama of 8 layers, batch 1, bfloat16, a static cache of 512 places."""
+    from transformers import LlamaForCausalLM, StaticCache
+
+    config = _llama_config()
     model = LlamaForCausalLM(config).to(device, torch.bfloat16).eval()
     cache = StaticCache(config=config, max_cache_len=512)
     positions = [torch.tensor([[place]], device=device) for place in range(64)]
@@ -275,4 +337,8 @@ GPU_CASES: dict[str, Callable[[str], Case]] = {
     "state_space": state_space,
     "state_space_training": state_space_training,
     "llama_decode": llama_decode,
+    "llama_training": llama_training,
+    "gpt2_training": gpt2_training,
+    "vit": vit,
+    "vit_training": vit_training,
 }

@@ -293,6 +293,54 @@ def test_factors_computed_in_the_kernel(turned: bool) -> None:
             assert ".to(tl.bfloat16)" in text.split("tl.dot")[0]
 
 
+@pytest.mark.parametrize("way", ["factors, ", "x"])
+def test_padded_factors_before_or_inside_the_kernel(way: str) -> None:
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(70, 61, dtype=torch.float16), torch.randn(61, 90, dtype=torch.float16))
+    x, w = on.graph.inputs
+    b = on.builder
+    product = on.call(
+        aten.mm.default, b.pad(x, (0, 0), (0, 3), 0), b.pad(w, (0, 0), (3, 6), 0)
+    )  # fmt: skip
+    z = b.tanh(b.cast(b.slice(product, 1, 0, 90, 1), torch.float32))
+    tuner = StandIn(way)
+    (result,), program = on.run([z], tuner)
+    x, w = on.tensors
+    torch.testing.assert_close(result, (x.float() @ w.float()).tanh(), rtol=2e-2, atol=2e-2)
+    (contest,) = tuner.contests
+    names = [candidate.name for candidate in contest.candidates]
+    assert any(way in name for name in names) and not any("aten" in name for name in kinds(program))
+    assert len(kinds(program)) == (3 if way == "factors, " else 1), kinds(program)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_one_row_may_be_a_loop_nest_of_sums(rows: int) -> None:
+    torch.manual_seed(0)
+    on = OnGpu(torch.randn(rows, 600), torch.randn(90, 600), torch.randn(90))
+    x, w, c = on.graph.inputs
+    b = on.builder
+    product = on.call(aten.mm.default, x, b.permute(w, (1, 0)))
+    tuner = StandIn("sums")
+    (result,), program = on.run([b.tanh(b.add(product, on.spread(c, product)))], tuner)
+    x, w, c = on.tensors
+    torch.testing.assert_close(result, (x @ w.t() + c).tanh(), rtol=1e-4, atol=1e-4)
+    (contest,) = tuner.contests
+    assert any("sums" in each.name for each in contest.candidates) == (rows == 1)
+    assert (len(kinds(program)) == 1) == (rows == 1), kinds(program)
+
+
+def test_few_rows_get_narrow_tiles_in_deep_steps() -> None:
+    """A tile that is taller than the product has rows would only compute zeros."""
+    for rows, tallest in ((4, 16), (24, 32), (2048, 256)):
+        x, w = torch.randn(rows, 1024).bfloat16(), torch.randn(1024, 4096).bfloat16()
+        on = OnGpu(x, w)
+        tuner = StandIn("none of them")
+        on.run([on.call(aten.mm.default, *on.graph.inputs)], tuner)
+        names = [each.name for each in tuner.contests[0].candidates if " warps=" in each.name]
+        heights = {int(name.removesuffix(name[name.index("x") :]).split()[-1]) for name in names}
+        assert max(heights) <= tallest and (rows == 2048) == (min(heights) >= 64), names
+
+
 def test_a_factor_that_others_read_is_not_computed_again() -> None:
     torch.manual_seed(0)
     on = OnGpu(torch.randn(32, 64), torch.randn(64, 40))

@@ -50,6 +50,13 @@ def matmul_cases() -> Iterator[Case]:
     for epilogue in ("none", "bias_gelu", "residual_two_outputs"):
         yield matmul(136, 72, 152, F16, epilogue=epilogue,
                      tiling=replace(described, described_stores=True))  # fmt: skip
+    # A program a tile; more programs than multiprocessors; few rows in deep steps.
+    alone = replace(described, programs=0, described_stores=True)
+    yield matmul(136, 72, 152, F16, epilogue="residual_two_outputs", tiling=alone)
+    yield matmul(136, 72, 152, F16, tiling=replace(described, programs=264))
+    for m, tiling in ((1, (16, 16, 512)), (8, (16, 32, 256)), (64, (64, 32, 256))):
+        deep = MatmulTiling(*tiling, warps=2, stages=3)
+        yield matmul(m, 70, 600, BF16, epilogue="bias_gelu", transposed=(False, True), tiling=deep)
 
 
 def matmul(

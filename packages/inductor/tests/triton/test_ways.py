@@ -82,6 +82,13 @@ def graphs() -> Any:
     b = on.builder
     yield "batches", on, b.exp(b.cast(product, torch.float32)), (x.float() @ w.float()).exp()
 
+    x, w = torch.randn(1, 300).half(), torch.randn(70, 300).half() / 16
+    on = OnGpu(x, w)
+    b = on.builder
+    a, c = on.graph.inputs
+    product = on.call(aten.mm.default, a, b.permute(c, (1, 0)))
+    yield "one row", on, b.tanh(b.cast(product, torch.float32)), (x.float() @ w.float().t()).tanh()
+
 
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"
@@ -111,8 +118,9 @@ def test_every_way_computes_the_same() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    for name in ("padded", "dequantised", "long", "batches"):
+    for name in ("padded", "dequantised", "long", "batches", "one row"):
         assert sum(way.startswith(name) for way in report) >= 3, report.keys()
-    assert any("parts" in way for way in report)
+    for words in (": 2 parts", "dequantised: factors", "padded: factors", "one row: sums"):
+        assert any(words in way for way in report), words
     wrong = {way: error for way, error in report.items() if not error < 2e-3}
     assert not wrong, wrong

@@ -1,6 +1,8 @@
 """The matrix products of a schedule; and the ways to multiply on a GPU, Triton kernels in several
 tilings.
 
+1  one kernel; for a single row or column also a loop nest of sums
+m  computed factors: their kernels, then the product's, which reads aligned matrices
 n  few tiles and long sums: sums of parts of the inner axis, then one kernel that adds them up
 """
 
@@ -12,7 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from flambeau_inductor.codegen.contraction import contraction_of, extents
-from flambeau_inductor.codegen.triton.matmul_tiling import candidates
+from flambeau_inductor.codegen.triton.matmul_candidates import candidates
+from flambeau_inductor.codegen.triton.matmul_estimate import LAUNCH, MEMORY_BYTES
+from flambeau_inductor.codegen.triton.matmul_tiling import SMALL_TILE
+from flambeau_inductor.codegen.triton.tiling import choose_tiling
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.lowering.contraction import (
     contraction_nest,
@@ -24,6 +29,7 @@ from flambeau_inductor.scheduler.build_kernel import build_kernel
 from flambeau_inductor.scheduler.fusion import merged
 from flambeau_inductor.scheduler.groups import group_of
 from flambeau_inductor.tuning.gemm_cpp import CppWays
+from flambeau_inductor.tuning.loops import tiling_name, variations
 from flambeau_inductor.tuning.order import GroupOrder
 from flambeau_inductor.tuning.product_ways import (
     ProductWays,
@@ -37,6 +43,7 @@ from flambeau_runtime.tuning.contest import CpuFacts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from flambeau_inductor.codegen.contraction import Contraction, Extents
     from flambeau_inductor.ir import LoopKernel
     from flambeau_inductor.lowering.contraction import Product
     from flambeau_inductor.options import InductorOptions
@@ -50,8 +57,8 @@ SPLIT_PARTS = (2, 4, 8, 16, 32)
 MIN_PART = 256
 """A part of the inner axis is not shorter."""
 
-SPLIT_CANDIDATES = 2
-"""Tilings measured for each number of parts."""
+SPLIT_CANDIDATES = 4
+"""Numbers of parts that are measured, each with the tiling that the model prefers."""
 
 
 def gemm_parts(
@@ -99,9 +106,13 @@ class TritonWays(ProductWays):
     def ways(
         self, before: Sequence[int], consumer: int | None, fused: Group, kernel: LoopKernel
     ) -> Iterator[Way]:
-        """One kernel, and two for long sums."""
-        yield from self.fused_ways(fused, kernel)
-        if not before:
+        """One kernel, those for computed factors, and two for long sums."""
+        count = self.options.max_autotune_candidates
+        if before:
+            yield from self.ways_after(before, consumer, -(-count // 2))
+            yield from self.fused_ways(fused, kernel, -(-count // 2))
+        else:
+            yield from self.fused_ways(fused, kernel, count)
             yield from self.split_ways(consumer)
 
     def key(self, kernel: LoopKernel) -> str:
@@ -112,60 +123,87 @@ class TritonWays(ProductWays):
         """More, where operands are rounded."""
         return TF32_TOLERANCE if self.tf32 else super().tolerance()
 
-    def fused_ways(self, group: Group, kernel: LoopKernel) -> Iterator[Way]:
-        """One kernel, in several tilings."""
+    def fused_ways(self, group: Group, kernel: LoopKernel, count: int) -> Iterator[Way]:
+        """One kernel, in several tilings; a single row or column also as a loop nest of sums."""
         contraction = contraction_of(kernel)
         if contraction is None:
             return
-        hints = {
-            symbol.name: value for symbol, value in zip(kernel.sizes, kernel.hints, strict=True)
-        }
-        sizes = extents(contraction, kernel.inner, lambda size: evaluate_expr(size, hints))
-        for tiling in candidates(
-            kernel, sizes, self.facts, tf32=self.tf32,
-            count=self.options.max_autotune_candidates,
-        ):  # fmt: skip
+        sizes = _extents(contraction, kernel)
+        for tiling in candidates(kernel, sizes, self.facts, tf32=self.tf32, count=count):
             yield Way(str(tiling), (replace(group, tiling=tiling),), self.made())
+        if min(sizes.rows, sizes.lanes) == 1:
+            own = choose_tiling(kernel)
+            for each in (own, *variations(own)):
+                yield Way(f"sums {tiling_name(each)}", (replace(group, tiling=each),), self.made())
 
-    def split_ways(self, consumer: int | None) -> Iterator[Way]:
-        """Two kernels: sums of parts, then their sum and what follows."""
+    def ways_after(self, before: Sequence[int], consumer: int | None, count: int) -> Iterator[Way]:
+        """The factors computed by kernels before the product's, which reads aligned matrices."""
+        groups, with_factors = self.schedule.groups, self.nest
+        self.nest = group_of(contraction_nest(self.call, self.lowered))
+        again, fused = self.consumer(())
+        self.nest = with_factors
+        numbers = (self.number,) if consumer is None else (self.number, consumer)
+        kernel = kernel_of(fused, self.internal(numbers), self.schedule, self.options)
+        contraction = contraction_of(kernel)
+        if again != consumer or contraction is None:
+            return
+        sizes = _extents(contraction, kernel)
+        first = tuple(groups[number] for number in before)
+        for tiling in candidates(kernel, sizes, self.facts, tf32=self.tf32, count=count):
+            ordered = (*first, replace(fused, tiling=tiling))
+            yield Way(f"factors, {tiling}", ordered, self.made())
+
+    def split_ways(self, consumer: int | None) -> list[Way]:
+        """Two kernels: sums of parts, then their sum and what follows. Those that the model
+        prefers.
+        """
         kernel = kernel_of(self.nest, set(), self.schedule, self.options)
         plain = contraction_of(kernel)
         if plain is None or kernel.sizes:
-            return
+            return []
         whole = extents(plain, kernel.inner, int)
-        length, points = whole.inner, whole.points
+        ranked: list[tuple[float, Way]] = []
+        for parts in SPLIT_PARTS:
+            chunk = whole.inner // parts
+            if whole.inner % parts or chunk % 64 or chunk < MIN_PART:
+                continue
+            if whole.points // SMALL_TILE * parts > 4 * self.facts.multiprocessors:
+                break
+            # Their sum reads every part's.
+            after = LAUNCH + parts * whole.points * 4 / MEMORY_BYTES
+            way = self.in_parts(parts, consumer)
+            if way is not None:
+                ranked.append((way[0] + after, way[1]))
+        return [way for _, way in sorted(ranked, key=lambda each: each[0])[:SPLIT_CANDIDATES]]
+
+    def in_parts(self, parts: int, consumer: int | None) -> tuple[float, Way] | None:
+        """The way with so many parts, and the cycles that the model expects of its first kernel."""
         buffers = self.lowered.buffers
         # Other products of the schedule may be split, too.
         name = fresh_buffer(self.lowered, self.number)
-        for parts in SPLIT_PARTS:
-            chunk = length // parts
-            blocks = points // (64 * 64)
-            if length % parts or chunk % 64 or chunk < MIN_PART:
-                continue
-            if blocks * parts > 4 * self.facts.multiprocessors:
-                break
-            first, second, buffer = split_contraction(self.call, self.lowered, parts, name)
-            rest: Group | str = group_of(second)
-            if consumer is not None:
-                rest = merged(self.lowered, group_of(second), self.schedule.groups[consumer],
-                              self.options)  # fmt: skip
-            if isinstance(rest, str):
-                return
-            dtypes = {key: each.spec.dtype for key, each in buffers.items()} | {
-                name: buffer.spec.dtype
-            }
-            group = group_of(first)
-            kernel = build_kernel(group, set(), dtypes, self.lowered.sizes, self.options).kernel
-            contraction = contraction_of(kernel)
-            if contraction is None:
-                return
-            sizes = extents(contraction, kernel.inner, int)
-            for tiling in candidates(
-                kernel, sizes, self.facts, tf32=self.tf32,
-                count=SPLIT_CANDIDATES,
-            ):  # fmt: skip
-                yield Way(
-                    f"{parts} parts {tiling}", (replace(group, tiling=tiling), rest),
-                    self.made() | {name: buffer},
-                )  # fmt: skip
+        first, second, buffer = split_contraction(self.call, self.lowered, parts, name)
+        rest: Group | str = group_of(second)
+        if consumer is not None:
+            rest = merged(
+                self.lowered, group_of(second), self.schedule.groups[consumer], self.options
+            )
+        if isinstance(rest, str):
+            return None
+        dtypes = {key: each.spec.dtype for key, each in buffers.items()} | {name: buffer.spec.dtype}
+        group = group_of(first)
+        kernel = build_kernel(group, set(), dtypes, self.lowered.sizes, self.options).kernel
+        contraction = contraction_of(kernel)
+        if contraction is None:
+            return None
+        sizes = extents(contraction, kernel.inner, int)
+        tilings = candidates(kernel, sizes, self.facts, tf32=self.tf32, count=1)
+        for tiling, cycles in tilings.items():
+            groups = replace(group, tiling=tiling), rest
+            return cycles, Way(f"{parts} parts {tiling}", groups, self.made() | {name: buffer})
+        return None
+
+
+def _extents(contraction: Contraction, kernel: LoopKernel) -> Extents:
+    """The sizes of a product, likely ones where they are symbolic."""
+    hints = {symbol.name: value for symbol, value in zip(kernel.sizes, kernel.hints, strict=True)}
+    return extents(contraction, kernel.inner, lambda size: evaluate_expr(size, hints))

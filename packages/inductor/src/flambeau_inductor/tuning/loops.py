@@ -40,8 +40,10 @@ def loop_parts(schedule: Schedule, options: InductorOptions) -> Iterator[Part]:
         if not kernel.params or kernel.sizes or any(isinstance(s, CheckIndex) for s in kernel.body):
             continue  # nothing to measure, or random data would not do
         own = choose_tiling(kernel)
-        ways = [Way(_name(own), (group,))]
-        ways += [Way(_name(tiling), (replace(group, tiling=tiling),)) for tiling in variations(own)]
+        ways = [Way(tiling_name(own), (group,))]
+        ways += [
+            Way(tiling_name(tiling), (replace(group, tiling=tiling),)) for tiling in variations(own)
+        ]
         sizes = "x".join(str(axis.size) for axis in (*kernel.outer, *kernel.inner))
         key = format_kernel(kernel)
         part = part_of(schedule, (number,), f"{kernel.label}({sizes})", key, TOLERANCE, ways)
@@ -91,6 +93,7 @@ def neighbours(tiling: Tiling | MatmulTiling | CppMatmulTiling) -> Sequence[Hash
     return result
 
 
-def _name(tiling: Tiling) -> str:
+def tiling_name(tiling: Tiling) -> str:
+    """A tiling as tables of choices have it."""
     text = f"XBLOCK={tiling.xblock}" + (f" RBLOCK={tiling.rblock}" if tiling.rblock else "")
     return f"{text} warps={tiling.warps}"

@@ -1,4 +1,5 @@
 """Triton source from scheduled kernels: `backend.py` drives, `tiling.py` chooses blocks,
 `kernel.py` writes a kernel, `ops.py` prints its scalar operators, `reductions.py` and `scans.py`
-what goes along a row. `matmul.py` writes a matrix product, `matmul_tiling.py` chooses its blocks.
+what goes along a row. `matmul.py` writes a matrix product, cut as a `matmul_tiling.py` says;
+`matmul_candidates.py` lists tilings to measure, which `matmul_estimate.py` ranks.
 """
