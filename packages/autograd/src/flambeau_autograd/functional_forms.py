@@ -18,6 +18,7 @@ import torch
 
 from flambeau_autograd.functional_custom import functional_custom
 from flambeau_autograd.reasons import NoFunctionalForm
+from flambeau_prims.kernel_launches import launch_of
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -96,6 +97,9 @@ def functional_form(op: OpOverload) -> FunctionalForm:
         result = _overload_taking(op.namespace, base[:-1], wanted)
         if result is not None:
             return FunctionalForm(result, names)
+    launch = launch_of(op)
+    if launch is not None:
+        return FunctionalForm(launch.functional, names)
     custom = functional_custom(op)
     if custom is not None:
         return FunctionalForm(custom, names)

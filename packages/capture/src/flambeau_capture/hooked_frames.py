@@ -19,7 +19,8 @@ import torch
 from flambeau_capture.compiler_functions import disabled_reason
 from flambeau_capture.core import core
 from flambeau_capture.frame_hook import hook_works
-from flambeau_capture.interpreter.calling import HIGHER_ORDER_OPERATORS, KERNEL_LAUNCHERS
+from flambeau_capture.interpreter.calling import HIGHER_ORDER_OPERATORS
+from flambeau_capture.interpreter.substitutes.triton_kernels import LAUNCHERS
 from flambeau_capture.interpreter.values.classes import is_trusted
 from flambeau_prims.fork_safety import fork_safe_lock
 
@@ -73,7 +74,7 @@ class HookedFrames:
         if disabled is not None:
             return disabled[0] == "compiler-disable"
         module = function.__globals__.get("__name__") or ""
-        if module.startswith((*KERNEL_LAUNCHERS, HIGHER_ORDER_OPERATORS)):
+        if module.startswith((*LAUNCHERS, HIGHER_ORDER_OPERATORS)):
             return True
         if not _is_program(function):
             return False

@@ -176,6 +176,14 @@ _reason(
     "call_limit",
 )
 _reason(
+    "triton-kernel",
+    "a Triton kernel was launched in a way that a graph cannot hold",
+    "a launch is a node with tensors, numbers and constants; what runs on the host around it, and "
+    "arguments of other types, are not part of the graph",
+    "pass tensors, numbers and constants, and register no hooks on the kernel; or call it from a "
+    "torch.library.custom_op",
+)
+_reason(
     "autograd-function",
     "torch.autograd.Function.apply was called in a way that a graph cannot hold",
     "forward and backward are captured as two graphs when they are called: the backward "

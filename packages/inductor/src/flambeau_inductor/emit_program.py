@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.codegen.base import backend_for
+from flambeau_inductor.codegen.triton.user_kernel import lower_user_launch
 from flambeau_inductor.lowering.elements import host_symbol
 from flambeau_inductor.lowering.extern import op_name
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
@@ -21,15 +22,18 @@ from flambeau_inductor.prepare import split_prepared
 from flambeau_inductor.scheduler.build_kernel import build_kernel
 from flambeau_inductor.scheduler.memory import Allocation
 from flambeau_prims.gpu_draws import reserve_random
+from flambeau_prims.kernel_launches import launch_named
 from flambeau_prims.size_floats import FloatExpr, as_float
 from flambeau_runtime import program as rt
 
 if TYPE_CHECKING:
     from flambeau_inductor.codegen.base import KernelBackend
+    from flambeau_inductor.codegen.triton.user_kernel import UserLaunch
     from flambeau_inductor.ir import ScheduledKernel
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
+    from flambeau_prims.kernel_launches import LaunchOperator
     from flambeau_prims.spec import Spec
 
 
@@ -232,6 +236,9 @@ class _Emitter:
 
     def extern(self, call: ExternCall) -> None:
         """An extern call, after the views that it takes."""
+        launch = launch_named(call.op)
+        if launch is not None and self.user_launch(launch, call):
+            return
         args = tuple(self.argument(arg) for arg in call.args)
         kwargs = {key: self.argument(arg) for key, arg in call.kwargs.items()}
         for name in call.results:
@@ -241,6 +248,29 @@ class _Emitter:
             self.reserve(call.results[0], *args)
             return
         self.steps.append(rt.Extern(call.op, args, kwargs, call.results, call.out))
+
+    def user_launch(self, operator: LaunchOperator, call: ExternCall) -> bool:
+        """Launch a kernel of the program, if Programs can."""
+        launch = lower_user_launch(operator.launch, call)
+        if launch is None:
+            return False
+        name = self.user_kernel(launch)
+        buffers = tuple(self.tensor(ref) for ref in launch.buffers)
+        ints = tuple(
+            self.sizes.names[item.symbol] if isinstance(item, FloatExpr) else self.sizes.dim_of(item)
+            for item in launch.sizes
+        )
+        self.steps.append(rt.Launch(name, buffers, ints, self.sizes.dims_of(launch.grid)))
+        return True
+
+    def user_kernel(self, launch: UserLaunch) -> str:
+        """The name of a launch's kernel, which launches of equal text and properties share."""
+        for kernel in self.kernels:
+            if self.sources[kernel.source] == launch.source and kernel.meta == launch.kernel.meta:
+                return kernel.name
+        self.kernels.append(replace(launch.kernel, source=len(self.sources)))
+        self.sources.append(launch.source)
+        return self.kernels[-1].name
 
     def reserve(self, state: str | None, increment: rt.Dim | rt.SizeExpr, device: Any) -> None:
         """A draw's share of a generator, its state under the symbols that kernels are passed."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims.graph import Value
+from flambeau_prims.kernel_launches import NAMESPACE
 from flambeau_prims.operator_facts import is_check
 from flambeau_prims.rules.registry import aliasing
 
@@ -104,6 +105,8 @@ def can_raise(op: OpOverload, args: tuple[Any, ...]) -> bool:
 @cache
 def _kind(op: OpOverload) -> str:
     namespace, _, name = op._schema.name.partition("::")
+    if namespace == NAMESPACE:
+        return "never"
     if namespace != "aten" or is_check(op):
         return "always"
     stem = name.strip("_").removeprefix("foreach_")

@@ -44,6 +44,7 @@ from flambeau_capture.interpreter.substitutes import (
     dynamo_substitute,
 )
 from flambeau_capture.interpreter.substitutes.modules import call_cached, call_module
+from flambeau_capture.interpreter.substitutes.triton_kernels import call_of_operator, call_of_triton
 from flambeau_capture.interpreter.torch_calls import torch_functions
 from flambeau_capture.interpreter.values.classes import (
     LRU_CACHE,
@@ -80,8 +81,6 @@ _TYPING_EFFECTS = frozenset({
 """Functions of the typing modules that print, keep what they are given, or write to it."""
 _READS_CALLER = frozenset({"_caller", "_getframe", "_getframemodulename"})
 """Names in functions of the typing modules that look at the function that called them."""
-KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
-"""Modules of Triton that build and launch kernels: neither followed nor captured."""
 HIGHER_ORDER_OPERATORS = "torch._higher_order_ops."
 """The package of torch's operators on functions, which trace these with tracers of their own."""
 _TYPE_CALL = type.__dict__["__call__"]
@@ -130,14 +129,6 @@ def _call_of_library(
     return NotImplemented if library is None else library.call_python(function, args, kwargs)
 
 
-def _call_of_triton(
-    machine: Machine, function: Any, module: str, args: Args, kwargs: Kwargs
-) -> Any:
-    if module.startswith(KERNEL_LAUNCHERS) and function.__name__ != "__getitem__":
-        raise GraphBreak("unknown-c-function", "launch of a Triton kernel")
-    return NotImplemented
-
-
 def _call_of_torch(machine: Machine, function: Any, module: str, args: Args, kwargs: Kwargs) -> Any:
     if module.startswith("torch._dynamo"):
         return dynamo_substitute(function)(machine, args, kwargs)
@@ -162,6 +153,9 @@ def _call_method_wrapper(
 
 
 def _record(machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool) -> Any:
+    result = call_of_operator(machine, function, args, kwargs)
+    if result is not NotImplemented:
+        return result
     return machine.tape.call_function(function, args, kwargs)
 
 
@@ -751,7 +745,9 @@ _CALLS: dict[type, Callable[[Machine, Any, Args, Kwargs, bool], Any]] = {
 
 _CALLS_OF_SUBTYPES = {
     type: lambda machine, cls, args, kwargs, _: construct(machine, cls, args, kwargs),
-    HigherOrder: _record,
+    HigherOrder: lambda machine, node, args, kwargs, _: machine.tape.call_function(
+        node, args, kwargs
+    ),
     torch._ops.HigherOrderOperator: _call_higher_order,
     Proxy: lambda machine, proxy, args, kwargs, _: proxy(*args, **kwargs),
     staticmethod: lambda machine, static, args, kwargs, _: call(
@@ -761,7 +757,7 @@ _CALLS_OF_SUBTYPES = {
 """By a base of the callable's type; what has none of them is an instance with a `__call__`."""
 
 _CALLS_OF_LIBRARIES = {
-    "triton": _call_of_triton,
+    "triton": call_of_triton,
     "torch": _call_of_torch,
     **dict.fromkeys(_TYPING, _call_of_typing),
 }

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
-from flambeau_prims.graph import Value
+from flambeau_prims.graph import Node, Value
+from flambeau_prims.kernel_launches import launch_of
 from flambeau_prims.operator_facts import is_check
 from flambeau_prims.primitives import STORED_DTYPES, Prim
 from flambeau_prims.raising import can_raise
@@ -23,7 +24,6 @@ from flambeau_prims.sizes import Expr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_prims.graph import Node
 
 OUT_VARIANTS = {
     "aten.mm.default": "aten.mm.out",
@@ -118,28 +118,51 @@ def in_place_variant(op: Any) -> Any:
     return variant if ours == theirs else None
 
 
-def is_update(node: Node) -> bool:
-    """Whether a call of ATen is lowered as a copy of its first operand and an in-place call."""
-    if isinstance(node.op, Prim) or in_place_variant(node.op) is None:
-        return False
+def updated_operands(node: Node) -> tuple[int, ...]:
+    """The positions of the operands that a call is lowered as an update of: they are copied, and an
+    in-place call changes the copies. Each is the position of a tensor, in the order of the results.
+    """
+    if isinstance(node.op, Prim):
+        return ()
+    launch = launch_of(node.op)
+    if launch is not None:
+        written = launch.launch.written
+        dense = all(out is None or out.spec.dtype in DTYPES for out in node.outputs)
+        return written if dense and node.op is launch.functional else ()
+    if in_place_variant(node.op) is None:
+        return ()
     x, (out,) = node.args[0], node.outputs
-    return (
+    alone = (
         isinstance(x, Value)
         and out is not None
         and out.spec.dtype in STORED_DTYPES
         and list(node.operands()).count(x) == 1
     )
+    return (0,) if alone else ()
+
+
+def is_update(node: Node) -> bool:
+    """Whether a call is lowered as copies of operands and an in-place call."""
+    return bool(updated_operands(node))
 
 
 def lower_update(
-    node: Node, order: int, tensor: Callable[[Value], TensorRef], copy: TensorRef
+    node: Node, order: int, tensor: Callable[[Value], TensorRef], copies: dict[int, TensorRef]
 ) -> ExternCall:
-    """The in-place call of an update on the copy of its first operand."""
-    x = node.args[0]
+    """The in-place call of an update on copies of operands, by position."""
+    launch = launch_of(node.op)
+    op = in_place_variant(node.op) if launch is None else launch.mutating
+    stand_ins = {at: Value(f"copy{at}", copy.spec) for at, copy in copies.items()}
+    refs = {stand_ins[at]: copy for at, copy in copies.items()}
+    args = tuple(stand_ins.get(at, arg) for at, arg in enumerate(node.args))
     call = lower_extern(
-        node, order, lambda value: copy if value is x else tensor(value), lambda value, role: ""
+        Node(node.op, args, node.kwargs, node.outputs, node.where),
+        order,
+        lambda value: refs[value] if value in refs else tensor(value),
+        lambda value, role: "",
     )
-    return replace(call, op=op_name(in_place_variant(node.op)), results=(), mutates=(copy.buffer,))
+    mutates = tuple(copy.buffer for copy in copies.values())
+    return replace(call, op=op_name(op), results=(), mutates=mutates)
 
 
 def copy_into(order: int, source: TensorRef, target: TensorRef) -> ExternCall:

@@ -26,6 +26,7 @@ from flambeau_inductor.lowering.extern import (
     is_update,
     lower_extern,
     lower_update,
+    updated_operands,
 )
 from flambeau_inductor.lowering.index import continued_scatters, store_scattered
 from flambeau_inductor.lowering.random import STATE
@@ -150,19 +151,21 @@ class _GraphLowering:
             self.pointwise_nest(out, node.where)
 
     def update(self, node: Node) -> None:
-        """A copy of what is updated, and a call that changes the copy."""
-        x, (out,) = node.args[0], node.outputs
-        assert out is not None
-        if not _is_empty(out.spec.shape):
-            axes, index = self.axes(out.spec.shape, out.spec.stride, "i")
-            elements = self.elements(axes, out.spec.device)
-            name = elements.element(x, index)
-            self.finish(elements, self.make(out), out.spec, index, name, axes, (), node.where)
-        else:
-            self.make(out)
+        """Copies of what is updated, and a call that changes the copies."""
+        copies: dict[int, TensorRef] = {}
+        for at, out in zip(updated_operands(node), node.outputs, strict=True):
+            assert out is not None
+            if not _is_empty(out.spec.shape):
+                axes, index = self.axes(out.spec.shape, out.spec.stride, "i")
+                elements = self.elements(axes, out.spec.device)
+                name = elements.element(node.args[at], index)
+                self.finish(elements, self.make(out), out.spec, index, name, axes, (), node.where)
+            else:
+                self.make(out)
+            copies[at] = self.tensor(out)
         nodes = self.lowered.nodes
-        nodes.append(lower_update(node, len(nodes), self.tensor, self.tensor(out)))
-        self.lowered.updated.add(self.memory[out])
+        nodes.append(lower_update(node, len(nodes), self.tensor, copies))
+        self.lowered.updated.update(copy.buffer for copy in copies.values())
 
     def copy_value(self, value: Value, target: Value) -> None:
         """Copy a value of a dtype without kernels into another's memory, allocated if needed."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.lowering.extern import is_update
+from flambeau_inductor.lowering.extern import updated_operands
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.graph import Value, values_in
 from flambeau_prims.primitives import STORED_DTYPES, Kind, Prim
@@ -195,9 +195,10 @@ class _Realizer:
                 if value in self.roots and value.producer.op.name == "slice":  # type: ignore[union-attr]
                     self.windows.setdefault(self.root(value), set()).add(value)
         if not isinstance(node.op, Prim) or node.op.name == "to_device" or not _in_kernels(node):
-            for value in node.operands():
-                if not (is_update(node) and value is node.args[0]):
-                    self.require(value)
+            updated = updated_operands(node)
+            kept = [arg for at, arg in enumerate(node.args) if at not in updated]
+            for value in values_in((kept, list(node.kwargs.values()))):
+                self.require(value)
             self.must.update(out for out in node.outputs if out is not None)
         elif node.op.kind in NESTS:
             self.must.add(result_of(node))
@@ -223,8 +224,10 @@ class _Realizer:
                 self.overwritten.add(result_of(node))
                 self.require(base)
         scatters = isinstance(node.op, Prim) and node.op.kind is Kind.SCATTER
-        if (scatters or is_update(node)) and self.root(node.args[0]) in self.overwritten:
-            self.overwritten.update(out for out in node.outputs if out is not None)
+        copied = (0,) if scatters else updated_operands(node)
+        for at, out in zip(copied, node.outputs, strict=False):
+            if out is not None and self.root(node.args[at]) in self.overwritten:
+                self.overwritten.add(out)
 
     def kept_base(self, node: Node) -> Value | None:
         """The written input, or what its memory holds, that a cat keeps parts of at their place."""

@@ -25,6 +25,7 @@ from flambeau_capture.interpreter.substitutes import (
     threads,
     torch_state,
     transforms,
+    triton_kernels,
 )
 from flambeau_capture.interpreter.substitutes.compiler_functions import (
     dynamo_substitute,
@@ -35,5 +36,5 @@ __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "compiler_functions", "copying",
     "dynamo_substitute", "evaluation", "higher_order", "introspection", "iterables",
     "modules", "numbers", "output", "random", "references", "tensors", "threads", "torch_state",
-    "transforms", "user_overrides",
+    "transforms", "triton_kernels", "user_overrides",
 ]  # fmt: skip
