@@ -309,6 +309,16 @@ def checkpoints(x=torch.ones(3)):
     return checkpoint(torch.sin, x, use_reentrant=True)
 
 
+@torch.library.triton_op("flambeau_docs::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@example("triton-kernel", twice._abstract_fn)
+def has_no_gradient(x=torch.ones(3, requires_grad=True)):
+    return torch.ops.flambeau_docs.twice(x)
+
+
 class Named(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -163,7 +163,10 @@ def check_schedule(schedule: Schedule) -> None:
         for node in group.nodes:
             for name in node.reads:
                 if name not in written and any(
-                    name in other.writes for g in schedule.groups for other in g.nodes
+                    name in other.writes
+                    for g in schedule.groups
+                    for other in g.nodes
+                    if other is not node  # which may update memory that nothing is in
                 ):
                     raise BorderError(f"{name} is read before it is written: {node}")
             if (node.reads | node.writes) & dead:

@@ -257,7 +257,9 @@ class _Emitter:
         name = self.user_kernel(launch)
         buffers = tuple(self.tensor(ref) for ref in launch.buffers)
         ints = tuple(
-            self.sizes.names[item.symbol] if isinstance(item, FloatExpr) else self.sizes.dim_of(item)
+            self.sizes.names[str(item.symbol)]
+            if isinstance(item, FloatExpr)
+            else self.sizes.dim_of(item)
             for item in launch.sizes
         )
         self.steps.append(rt.Launch(name, buffers, ints, self.sizes.dims_of(launch.grid)))

@@ -2,7 +2,7 @@
 
     add_kernel[grid](x, y, out, n, BLOCK=128)
     ->  flambeau_kernel::add_kernel_0(Tensor x, Tensor y, Tensor(a2!) out, SymInt[] numbers,
-                                      SymInt[] grid) -> ()
+                                      SymInt[] strides, SymInt[] grid) -> ()
 
 Each distinct way of launching a kernel (which arguments are tensors, numbers or constants, which
 are written, with which options) is one operator. Its functional form copies the tensors that the
@@ -10,26 +10,30 @@ kernel writes to, and returns the copies:
 
     flambeau_kernel::add_kernel_0_functional(Tensor x, Tensor y, Tensor out, ...) -> Tensor
 
-Both are made once in a process. As in eager mode, autograd does not see a launch.
+Both are made once in a process. As in eager mode, autograd does not see a launch. The operator is
+given the strides that the program has seen, since the kernel may be passed them as numbers: tensors
+that a compiler laid out in another way are copied into these.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from flambeau_prims import sizes
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.rules.registry import rule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from torch._ops import OpOverload
 
-    from flambeau_prims.spec import Spec
+    from flambeau_prims.spec import Size, Spec
 
 NAMESPACE = "flambeau_kernel"
 
@@ -111,8 +115,29 @@ class KernelLaunch:
             function = function.fn
         return str(function.__name__)
 
-    def run(self, tensors: list[Any], numbers: list[int], floats: list[Any], grid: Any) -> None:
-        """Launch it."""
+    def run(
+        self,
+        tensors: list[Any],
+        numbers: list[int],
+        strides: list[int],
+        floats: list[Any],
+        grid: list[int],
+    ) -> None:
+        """Launch it on tensors in the given strides."""
+        given, tensors, end = tensors, list(tensors), 0
+        for number, tensor in enumerate(given):
+            start, end = end, end + tensor.ndim
+            wanted = strides[start:end]
+            if not _same_strides(tensor.shape, tensor.stride(), wanted):
+                tensors[number] = _copy(tensor, wanted)
+        self._launch(tensors, numbers, floats, grid)
+        for number in self.written:
+            if tensors[number] is not given[number]:
+                given[number].copy_(tensors[number])
+
+    def _launch(
+        self, tensors: list[Any], numbers: list[int], floats: list[Any], grid: list[int]
+    ) -> None:
 
         def value(argument: Argument) -> Any:
             match argument:
@@ -131,7 +156,7 @@ class KernelLaunch:
 
         self.kernel.run(
             *map(value, self.positional),
-            grid=self._grid(list(grid)),
+            grid=self._grid(grid),
             warmup=False,
             **{name: value(argument) for name, argument in self.named},
         )
@@ -139,10 +164,18 @@ class KernelLaunch:
     def _grid(self, grid: list[int]) -> Any:
         if len(self.choices) == 1:
             return tuple(grid)
-        grids = {
-            choice: tuple(grid[3 * at : 3 * at + 3]) for at, choice in enumerate(self.choices)
-        }
+        grids = {choice: tuple(grid[3 * at : 3 * at + 3]) for at, choice in enumerate(self.choices)}
         return lambda meta: grids[tuple(_plain(meta[name]) for name in self.choice_names)]
+
+
+def has_strides(specs: Sequence[Spec], strides: Sequence[Size]) -> bool:
+    """Whether all tensors of a launch have the strides that the operator is given."""
+    end = 0
+    for spec in specs:
+        start, end = end, end + spec.ndim
+        if not _same_strides(spec.shape, spec.stride, strides[start:end]):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -206,11 +239,17 @@ def _define(launch: KernelLaunch) -> LaunchOperator:
     count = _COUNTS[base] = _COUNTS.get(base, -1) + 1
     name = f"{base}_{count}"
     names = [_parameter(tensor) for tensor in launch.tensors]
-    rest = ["SymInt[] numbers_", *(f"Scalar float{n}_" for n in range(launch.floats))]
+    rest = [
+        "SymInt[] numbers_",
+        "SymInt[] strides_",
+        *(f"Scalar float{n}_" for n in range(launch.floats)),
+    ]
     rest.append("SymInt[] grid_")
     written = set(launch.written)
-    plain = [f"Tensor {n}" for n in names]
-    marked = [f"Tensor(a{i}!) {n}" if i in written else p for i, (n, p) in enumerate(zip(names, plain, strict=True))]
+    plain = [f"Tensor {name}" for name in names]
+    marked = [
+        f"Tensor(a{at}!) {name}" if at in written else plain[at] for at, name in enumerate(names)
+    ]
     results = ", ".join(["Tensor"] * len(written))
     mutating = _register(f"{name}({', '.join([*marked, *rest])}) -> ()", _running(launch))
     functional = _register(
@@ -246,8 +285,8 @@ def _running(launch: KernelLaunch) -> Callable[..., None]:
     count = len(launch.tensors)
 
     def run(*args: Any) -> None:
-        numbers, *floats, grid = args[count:]
-        launch.run(list(args[:count]), list(numbers), floats, grid)
+        numbers, strides, *floats, grid = args[count:]
+        launch.run(list(args[:count]), list(numbers), list(strides), floats, list(grid))
 
     return run
 
@@ -258,7 +297,7 @@ def _copying(launch: KernelLaunch) -> Callable[..., Any]:
     def copying(*args: Any) -> Any:
         values = list(args)
         for number in launch.written:
-            values[number] = _copy(values[number])
+            values[number] = _copy(values[number], values[number].stride())
         run(*values)
         results = tuple(values[number] for number in launch.written)
         return results[0] if len(results) == 1 else results
@@ -266,12 +305,18 @@ def _copying(launch: KernelLaunch) -> Callable[..., Any]:
     return copying
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, gaps included."""
-    result = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
+def _copy(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A copy with these strides, gaps included."""
+    result = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     return result.copy_(tensor)
+
+
+def _same_strides(shape: Sequence[Size], one: Sequence[Size], other: Sequence[Size]) -> bool:
+    """Whether two strides are known to place elements alike."""
+    return all(
+        sizes.known_eq(a, b) or sizes.known_eq(size, 1)
+        for size, a, b in zip(shape, one, other, strict=True)
+    )
 
 
 def _copied_specs(launch: KernelLaunch) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
 """Operators made by `torch.library.triton_op` as functions that can be followed.
 
-    @triton_op("mylib::double", mutates_args={})
-    def double(x): ...
-    double.register_autograd(backward, setup_context=setup_context)
-    ->  class double(torch.autograd.Function): forward is `double`, and so on
+@triton_op("mylib::double", mutates_args={})
+def double(x): ...
+double.register_autograd(backward, setup_context=setup_context)
+->  class double(torch.autograd.Function): forward is `double`, and so on
 """
 
 from __future__ import annotations

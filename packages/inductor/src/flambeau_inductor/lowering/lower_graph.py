@@ -155,7 +155,7 @@ class _GraphLowering:
         copies: dict[int, TensorRef] = {}
         for at, out in zip(updated_operands(node), node.outputs, strict=True):
             assert out is not None
-            if not _is_empty(out.spec.shape):
+            if not (_is_empty(out.spec.shape) or _is_uninitialised(node.args[at])):
                 axes, index = self.axes(out.spec.shape, out.spec.stride, "i")
                 elements = self.elements(axes, out.spec.device)
                 name = elements.element(node.args[at], index)
@@ -449,6 +449,12 @@ class _GraphLowering:
 
 def _without(items: tuple[Size, ...], dim: int) -> tuple[Size, ...]:
     return (*items[:dim], *items[dim + 1 :])
+
+
+def _is_uninitialised(value: Value) -> bool:
+    """Whether nothing has been written to a value's memory."""
+    producer = value.producer
+    return producer is not None and isinstance(producer.op, Prim) and producer.op.name == "empty"
 
 
 def _is_empty(shape: Sequence[Size]) -> bool:

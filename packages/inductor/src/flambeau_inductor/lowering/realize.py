@@ -225,9 +225,9 @@ class _Realizer:
                 self.require(base)
         scatters = isinstance(node.op, Prim) and node.op.kind is Kind.SCATTER
         copied = (0,) if scatters else updated_operands(node)
-        for at, out in zip(copied, node.outputs, strict=False):
-            if out is not None and self.root(node.args[at]) in self.overwritten:
-                self.overwritten.add(out)
+        for at, result in zip(copied, node.outputs, strict=False):
+            if result is not None and self.root(node.args[at]) in self.overwritten:
+                self.overwritten.add(result)
 
     def kept_base(self, node: Node) -> Value | None:
         """The written input, or what its memory holds, that a cat keeps parts of at their place."""

@@ -21,6 +21,7 @@ from flambeau_capture.graphs.graph_module import sizes_in, values_in
 from flambeau_capture.interpreter.values.classes import is_trusted
 from flambeau_capture.record import GraphValue
 from flambeau_capture.torch_state import Switches, nesting_settings
+from flambeau_prims.kernel_launches import NAMESPACE
 from flambeau_prims.size_floats import FloatExpr, evaluate_number, float_of_bits, is_float_symbol
 from flambeau_prims.sizes import Expr
 
@@ -234,7 +235,7 @@ def _memory(value: Any) -> int | None:
 
 # ---------------------------------------------------------------- repeatable
 
-_TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "flambeau"})
+_TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "flambeau", NAMESPACE})
 
 
 @dataclass(slots=True)

@@ -163,6 +163,10 @@ class Tape(Inputs):
             raise GraphBreak("unknown-c-function", detail)
         return found[1]
 
+    def is_value(self, fake: torch.Tensor) -> bool:
+        """Whether a fake tensor is a value of the graph that is being recorded."""
+        return id(fake) in self._values
+
     # ------------------------------------------------------------ subgraphs
 
     def declare(self, fake: FakeTensor, name: str) -> GraphValue:

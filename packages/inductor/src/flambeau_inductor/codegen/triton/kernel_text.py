@@ -18,17 +18,23 @@ import builtins
 import inspect
 import textwrap
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _LIBRARY = "triton"
 _SCALARS = (bool, int, float, str)
 
 
-def kernel_text(kernel: Any) -> str | None:
-    """The module's text, in which the kernel has the name `kernel.__name__`."""
+def kernel_text(kernel: Any, functions: Sequence[Any] = ()) -> str | None:
+    """The module's text, in which the kernel has the name `kernel.fn.__name__`, and so have the
+    functions that it is given as constants.
+    """
     try:
         writer = _Writer()
-        writer.function(kernel)
+        for function in (kernel, *functions):
+            writer.function(function)
     except _NoText:
         return None
     return "\n".join(["import triton", "import triton.language", *writer.lines, ""])
@@ -72,9 +78,7 @@ def _dtype_text(dtype: Any) -> str | None:
 class _Writer:
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {
-            name: _RESERVED for name in (_LIBRARY, *vars(builtins))
-        }
+        self.names: dict[str, Any] = dict.fromkeys((_LIBRARY, *vars(builtins)), _RESERVED)
         """What each name of the module stands for."""
 
     def define(self, name: str, value: Any) -> bool:

@@ -30,6 +30,7 @@ from flambeau_prims.kernel_launches import (
     NumberArgument,
     TensorArgument,
     WindowArgument,
+    has_strides,
 )
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
@@ -73,11 +74,15 @@ def lower_user_launch(launch: KernelLaunch, call: ExternCall) -> UserLaunch | No
     kernel = launch.kernel
     if not launch.parameters or not call.device.startswith("cuda"):
         return None
-    text = kernel_text(kernel)
-    if text is None or any(part in text for part in _NEEDS_MEMORY):
+    count = len(launch.tensors)
+    specs = [ref.spec for ref in call.args[:count]]
+    if not has_strides(specs, [_size(item) for item in call.args[count + 1]]):
         return None
     writer = _Wrapper(launch, call)
     if not writer.run():
+        return None
+    text = kernel_text(kernel, writer.functions)
+    if text is None or any(part in text for part in _NEEDS_MEMORY):
         return None
     meta = writer.meta()
     digest = hashlib.sha256(repr((text, writer.passed, meta)).encode()).hexdigest()
@@ -104,6 +109,7 @@ class _Wrapper:
     divisible: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
+    functions: list[Any] = field(default_factory=list)
 
     def run(self) -> bool:
         """Whether every argument can be passed."""
@@ -157,7 +163,7 @@ class _Wrapper:
             case NumberArgument(number):
                 return self.integer(name, _size(self.call.args[count][number]))
             case FloatArgument(number):
-                return self.float(name, _size(self.call.args[count + 1 + number]))
+                return self.float(name, _size(self.call.args[count + 2 + number]))
             case ConstantArgument(value):
                 return self.constant(name, value)
 
@@ -208,6 +214,9 @@ class _Wrapper:
 
     def constant(self, name: str, value: Any) -> str | None:
         parameter = self.parameters[name]
+        if parameter.is_constexpr and type(value).__name__ == "JITFunction":
+            self.functions.append(value)
+            return str(value.fn.__name__)
         if parameter.is_constexpr or value is None:
             return constant_text(value)
         if type(value) is bool and not parameter.annotation_type:
