@@ -127,7 +127,7 @@ def updated_operands(node: Node) -> tuple[int, ...]:
     launch = launch_of(node.op)
     if launch is not None:
         written = launch.launch.written
-        dense = all(out is None or out.spec.dtype in DTYPES for out in node.outputs)
+        dense = all(out is None or out.spec.dtype in STORED_DTYPES for out in node.outputs)
         return written if dense and node.op is launch.functional else ()
     if in_place_variant(node.op) is None:
         return ()
