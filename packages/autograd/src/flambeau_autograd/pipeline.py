@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from flambeau_autograd.check import check_graph
+from flambeau_autograd.compare_operands import compare_operands
 from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.double_backward import dependences
@@ -75,6 +76,8 @@ PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
 
 
 TRAINING_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    # Of equal subexpressions, forward and backward share one.
+    ("compare_operands", compare_operands),
     # The backward keeps the convolution's result then, not the sum beside it.
     ("unfuse_convolution_biases", unfuse_convolution_biases),
     # Only worth its casts when something is saved.
