@@ -160,6 +160,9 @@ class _Realizer:
         self.roots = view_roots(graph)
         self.readers: dict[Value, int] = {}
         """How many computing nodes read each value that is no view, through views or not."""
+        self.users = graph.users()
+        self.kernels: dict[Value, set[object]] = {}
+        """The same, with reductions of one shape as one: these share a kernel."""
         self.parted: dict[Node, Value] = {}
         self.overwritten = {target for target, _ in graph.writes}
         self.windows: dict[Value, set[Value]] = {}
@@ -177,6 +180,18 @@ class _Realizer:
             self.decide(node)
         return Realized(self.must, self.roots, self.parted, self.overwritten)
 
+    def kernel_of(self, node: Node) -> object:
+        """What stands for the kernel of a node: for a reduction, and what only one reads, the dims
+        that it reduces.
+        """
+        if isinstance(node.op, Prim) and node.op.kind is Kind.POINTWISE:
+            users = self.users[result_of(node)]
+            if len(users) == 1 and isinstance(users[0].op, Prim):
+                node = users[0] if users[0].op.kind is Kind.REDUCTION else node
+        if isinstance(node.op, Prim) and node.op.kind is Kind.REDUCTION:
+            return (node.args[0].spec.shape, node.args[1])
+        return node
+
     def require(self, value: Value) -> None:
         self.must.add(self.root(value))
 
@@ -191,6 +206,7 @@ class _Realizer:
         if not self.is_view(node):
             for root in dict.fromkeys(self.root(value) for value in node.operands()):
                 self.readers[root] = self.readers.get(root, 0) + 1
+                self.kernels.setdefault(root, set()).add(self.kernel_of(node))
             for value in node.operands():
                 if value in self.roots and value.producer.op.name == "slice":  # type: ignore[union-attr]
                     self.windows.setdefault(self.root(value), set()).add(value)
@@ -307,6 +323,8 @@ class _Realizer:
             width = value.spec.dtype.itemsize
             reads = sum(min(1.0, root.spec.dtype.itemsize / width) for root in large)
         others = self.readers.get(value, 0) - 1
+        if value.spec.device.type != "cpu":
+            others = len(self.kernels.get(value, ())) - 1
         return others * reads > others + self.options.store_cost
 
     def combine(self, node: Node, operands: list[Value]) -> Traits:

@@ -29,6 +29,7 @@ from flambeau_inductor.scheduler.groups import (
     only_checks,
 )
 from flambeau_inductor.scheduler.match_axes import Match, matches, numel
+from flambeau_inductor.split_reduction import COLUMNS_PER_PROGRAM
 
 if TYPE_CHECKING:
     from flambeau_inductor.nodes import Lowered, Node
@@ -50,6 +51,9 @@ MIN_ROWS_FOR_ROW_KERNEL = 64
 """
 
 SHORT_ROW = 8192
+
+FEWEST_COLUMN_PROGRAMS = 256
+"""A reduction of columns on a GPU takes over what it reads if so many programs share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +259,26 @@ class _Fuser:
             if not full:
                 continue
             if reduction.column and reduction.scan_direction is None:
-                return "the reduction runs over rows of what the other walks along"
+                if not self.feeds_many_programs(reduction, other):
+                    return "the reduction runs over rows of what the other walks along"
+                continue
             rows, row = self.hint(numel(reduction.outer)), self.hint(numel(reduction.inner))
             if reduction.device != "cpu" and rows < MIN_ROWS_FOR_ROW_KERNEL and row > SHORT_ROW:
                 return f"a kernel over {rows} rows of {row} would leave most of the GPU idle"
         if a.inner and b.inner and a.column != b.column:
             return "one reduction is over rows, the other over columns"
         return ""
+
+    def feeds_many_programs(self, reduction: Group, other: Group) -> bool:
+        """Whether a pointwise group writes what a reduction of columns reads, and that has programs
+        enough to do both at full speed.
+        """
+        programs = self.hint(numel(reduction.outer)) // COLUMNS_PER_PROGRAM
+        return (
+            reduction.device != "cpu"
+            and programs >= FEWEST_COLUMN_PROGRAMS
+            and not other.stores.keys().isdisjoint(reduction.loads)
+        )
 
     def union(self, a: Group, b: Group, match: Match, shares: bool) -> Group | str:
         """The groups over common axes, or why their accesses do not allow it."""
