@@ -20,6 +20,7 @@ from flambeau_inductor.lowering.extern import op_name
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_inductor.prepare import split_prepared
 from flambeau_inductor.scheduler.build_kernel import build_kernel
+from flambeau_inductor.scheduler.combine import combinable
 from flambeau_inductor.scheduler.memory import Allocation
 from flambeau_prims.gpu_draws import reserve_random
 from flambeau_prims.kernel_launches import launch_named
@@ -111,7 +112,11 @@ class _Emitter:
         for name in lowered.inputs:
             if name in lowered.buffers:
                 self.declare(name)
-        launches = self.launches(build_kernels(self.schedule, self.options))
+        kernels = build_kernels(self.schedule, self.options)
+        combined = self.combined(kernels) if self.options.combine_kernels else {}
+        launches = self.launches({s: k for s, k in kernels.items() if s not in combined})
+        launches |= {run[-1]: launch for run, launch in combined.values()}
+        waiting: list[str] = []
         for step, group in enumerate(self.schedule.groups):
             for allocation in memory.allocate[step]:
                 self.allocate(allocation)
@@ -119,9 +124,13 @@ class _Emitter:
                 self.extern(group.nodes[0])  # type: ignore[arg-type]
             elif step in launches:
                 self.launch(launches[step])
-            for name in memory.free[step]:
+            waiting += memory.free[step]
+            if step in combined and step != combined[step][0][-1]:
+                continue  # other parts of the launch come
+            for name in waiting:
                 self.free(name)
-            self.drop_views(memory.free[step], step)
+            self.drop_views(waiting, step)
+            waiting = []
         for name in memory.unused:
             self.allocate(Allocation(name))
         outputs = tuple(self.output(out) for out in lowered.outputs)
@@ -158,6 +167,30 @@ class _Emitter:
                 if "scratch" in kernel.meta
             }
             result.update(zip(steps, emitted.launches, strict=True))
+        return result
+
+    def combined(
+        self, scheduled: dict[int, ScheduledKernel]
+    ) -> dict[int, tuple[list[int], rt.Launch]]:
+        """Steps that share a launch -> all of these, and the launch."""
+        result: dict[int, tuple[list[int], rt.Launch]] = {}
+        names: dict[tuple[object, ...], str] = {}
+        schedule = self.schedule
+        runs = combinable(self.lowered, schedule.groups, schedule.memory, scheduled)
+        for run in runs:
+            parts = [scheduled[step] for step in run]
+            backend = self.backends.get("cuda") or backend_for("cuda")
+            key = tuple((part.kernel, part.tiling) for part in parts)
+            name = names.get(key, f"cuda_combined_{len(names)}")
+            emitted = backend.combine(parts, name)
+            if emitted is None:
+                continue
+            if key not in names:
+                names[key] = name
+                kernels = (replace(each, source=len(self.sources)) for each in emitted.kernels)
+                self.kernels += kernels
+                self.sources += emitted.sources
+            result |= dict.fromkeys(run, (run, emitted.launches[0]))
         return result
 
     def launch(self, launch: rt.Launch) -> None:

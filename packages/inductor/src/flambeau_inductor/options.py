@@ -39,6 +39,9 @@ class InductorOptions:
     fuse_horizontal: bool = True
     """Also fuse loop nests that share no data but run over the same axes."""
 
+    combine_kernels: bool = True
+    """On a GPU, run small kernels that are independent of each other in one launch."""
+
     reuse_memory: bool = True
     """Let a new buffer take over the memory of a dead one of the same size."""
 

@@ -12,6 +12,7 @@ from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradie
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.lowering.lower_graph import lower_graph
 from flambeau_inductor.schedule import Schedule
+from flambeau_inductor.scheduler.combine import gather
 from flambeau_inductor.scheduler.fusion import fuse
 from flambeau_inductor.scheduler.memory import plan_memory
 from flambeau_inductor.scheduler.order import order_groups
@@ -46,6 +47,8 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
     groups = fusion.groups
     if options.reuse_memory:
         groups = order_groups(lowered, groups, fusion.needs, spends_inputs)
+    if options.combine_kernels:
+        groups = gather(lowered, groups, fusion.needs)
     memory = plan_memory(lowered, groups, options, spends_inputs)
     schedule = Schedule(lowered, groups, memory, fusion.refusals)
     if options.debug_checks:

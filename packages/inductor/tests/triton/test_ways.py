@@ -23,6 +23,12 @@ F16 = torch.float16
 
 def run_program(program: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
     """The first result, on CPU tensors; None if the Program calls a library."""
+    values = run_steps(program, tensors)
+    return None if values is None else values[program.outputs[0]]
+
+
+def run_steps(program: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
+    """All tensors of a Program, on a CPU; None if it calls a library."""
     import interpreter
 
     from flambeau_runtime.program import Allocate, Extern, Launch
@@ -42,7 +48,7 @@ def run_program(program: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor 
             source, constants = program.sources[kernel.source].text, kernel.meta["constants"]
             buffers = [values[name] for name in names]
             interpreter.run(source, kernel.name, buffers, step.ints, step.grid, constants)
-    return values[program.outputs[0]]
+    return values
 
 
 def graphs() -> Any:

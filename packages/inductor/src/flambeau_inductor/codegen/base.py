@@ -43,6 +43,11 @@ class KernelBackend(Protocol):
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
         """Generate code for all launches of one program on this kind of device."""
 
+    def combine(self, scheduled: Sequence[ScheduledKernel], name: str) -> Emitted | None:
+        """One kernel of this name, and one Launch, for several launches that need no order; None if
+        the generator has no such kernels.
+        """
+
 
 BACKENDS = {
     "cpu": ("flambeau_inductor.codegen.cpp.backend", "CppBackend"),

@@ -32,6 +32,10 @@ class ReferenceBackend:
     def __init__(self) -> None:
         self.kernels: dict[str, LoopKernel] = {}
 
+    def combine(self, scheduled: Sequence[ScheduledKernel], name: str) -> Emitted | None:
+        """None: a launch costs nothing."""
+        return None
+
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
         """Each distinct kernel as text, checked."""
         names = unique_kernels(scheduled)

@@ -20,7 +20,6 @@ EXTENSIONS = {
     "avx512cd": "-mavx512cd",
     "avx512_bf16": "-mavx512bf16",
     "avx512_fp16": "-mavx512fp16",
-    "amx_bf16": "-mamx-bf16",
 }
 
 LEVELS = ("avx512", "avx2", "baseline")
@@ -69,6 +68,6 @@ def compiler_flags(level: str) -> list[str]:
     flags += [
         flag
         for name, flag in EXTENSIONS.items()
-        if name in own and (level == "avx512" or not name.startswith(("avx512", "amx")))
+        if name in own and (level == "avx512" or not name.startswith("avx512"))
     ]
     return flags

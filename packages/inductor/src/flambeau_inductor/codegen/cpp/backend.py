@@ -26,6 +26,10 @@ SOURCE_KERNELS = 12
 class CppBackend:
     """`codegen.base.KernelBackend` for CPUs."""
 
+    def combine(self, scheduled: Sequence[ScheduledKernel], name: str) -> Emitted | None:
+        """None: a launch costs nothing."""
+        return None
+
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
         """Sources of up to SOURCE_KERNELS kernels, and a launch for each scheduled kernel."""
         names: dict[tuple[LoopKernel, CppMatmulTiling | None], str] = {}

@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.base import Emitted, kernel_name
+from flambeau_inductor.codegen.triton.combine import (
+    Part,
+    can_combine,
+    combined_grid,
+    combined_meta,
+    write_combined,
+)
 from flambeau_inductor.codegen.triton.kernel import needs_debug, signature, write_kernel
 from flambeau_inductor.codegen.triton.matmul import (
     matmul_constants,
@@ -52,6 +59,21 @@ class TritonBackend:
                 sources.append(Source("triton", write(kernel, name, tiling)))
             launches.append(Launch(name, launch.buffers, launch.ints, launch_grid(launch, tiling)))
         return Emitted(tuple(sources), tuple(kernels), tuple(launches))
+
+    def combine(self, scheduled: Sequence[ScheduledKernel], name: str) -> Emitted | None:
+        """One launch of several kernels; None if there is no such kernel."""
+        parts: list[Part] = []
+        for launch in scheduled:
+            tiling = tiling_of(launch)
+            if isinstance(tiling, MatmulTiling) or not can_combine(launch.kernel, tiling):
+                return None
+            parts.append((launch.kernel, tiling))
+        buffers = tuple(buffer for launch in scheduled for buffer in launch.buffers)
+        return Emitted(
+            (Source("triton", write_combined(parts, name)),),
+            (Kernel(name, 0, combined_meta(parts)),),
+            (Launch(name, buffers, (), combined_grid(parts)),),
+        )
 
 
 def tiling_of(launch: ScheduledKernel) -> AnyTiling:

@@ -75,10 +75,14 @@ def needs_debug(kernel: LoopKernel) -> bool:
 class KernelWriter:
     """Writes one function; `TritonOps` calls back for masks, pointers, stores and reductions."""
 
-    def __init__(self, kernel: LoopKernel, name: str, tiling: Tiling) -> None:
+    def __init__(
+        self, kernel: LoopKernel, name: str, tiling: Tiling, programs: tuple[str, ...] = ()
+    ) -> None:
         self.kernel = kernel
         self.name = name
         self.tiling = tiling
+        self.programs = programs
+        """The arguments that say which program this is; none: what Triton says."""
         self.lines: list[str] = []
         self.helpers: dict[str, str] = {}
         self.depth = 1
@@ -251,31 +255,32 @@ class KernelWriter:
 
     def source(self) -> str:
         """Header, helpers and the function."""
+        function = self.function()
+        helpers = (text.strip("\n") + "\n" for text in self.helpers.values())
+        return "\n".join([HEADER, *helpers, function])
+
+    def program(self, dim: int) -> str:
+        """The number of the program along a dimension of the grid."""
+        return self.programs[dim] if self.programs else f"tl.program_id({dim})"
+
+    def function(self) -> str:
+        """The function; `helpers` are what it calls."""
         self.prologue()
         if not self.lane_axes:
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.lane:
-            self.lanes(f"tl.program_id(1) * RBLOCK + tl.arange(0, RBLOCK){self.sides[1]}")
+            self.lanes(f"{self.program(1)} * RBLOCK + tl.arange(0, RBLOCK){self.sides[1]}")
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
             Replay(TritonOps(self)).run(self.loads_first())
         else:
             self.looped()
-        arguments = [param.name for param in self.kernel.params] + [
-            str(size) for size in self.kernel.sizes
-        ]
+        arguments = [*self.programs, *(param.name for param in self.kernel.params)]
+        arguments += [str(size) for size in self.kernel.sizes]
         arguments += ["XBLOCK: tl.constexpr"] + ["RBLOCK: tl.constexpr"] * bool(self.lane_axes)
         head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):"
-        return "\n".join(
-            [
-                HEADER,
-                *(text.strip("\n") + "\n" for text in self.helpers.values()),
-                head,
-                *self.lines,
-                "",
-            ]
-        )
+        return "\n".join([head, *self.lines, ""])
 
     def loads_first(self) -> Body:
         """The body with its loads in front, as many as registers hold: a load behind a reduction
@@ -295,7 +300,7 @@ class KernelWriter:
 
     def prologue(self) -> None:
         """The row index, its mask, and the outer axes from it."""
-        program = "tl.program_id(0)" + (".to(tl.int64)" if self.wide else "")
+        program = self.program(0) + (".to(tl.int64)" if self.wide else "")
         lanes = "tl.arange(0, XBLOCK)" + (self.sides[0] if self.lane_axes else "")
         self.line(f"xindex = {program} * XBLOCK + {lanes}")
         if self.tiling.dealt:
@@ -304,7 +309,7 @@ class KernelWriter:
             self.line(f"xmask = xindex < {integer_text(self.outer_points)}")
         self.unravel(self.rows, "xindex")
         if self.tiling.apart:
-            program = "tl.program_id(1)" + (".to(tl.int64)" if self.wide else "")
+            program = self.program(1) + (".to(tl.int64)" if self.wide else "")
             self.line(f"yindex = tl.full([1, 1], 0, tl.int32) + {program}")
             self.unravel(apart_axes(self.kernel, self.tiling), "yindex")
 

@@ -1,0 +1,108 @@
+"""Whole Programs for a GPU, their kernels run in Triton's interpreter, beside eager. No GPU needed.
+
+The interpreter is chosen when Triton is imported, so the Programs run in a process of their own:
+this file, run as a program.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+
+def programs() -> Any:
+    """(name, Program, inputs, expected results)."""
+    from test_split_reduction import graph_of, images, moments
+
+    from flambeau_inductor import InductorOptions, compile_graph
+    from flambeau_prims.builder import Builder
+    from flambeau_prims.graph import Graph, Value
+    from flambeau_prims.spec import Spec
+
+    options = InductorOptions(debug_checks=True)
+    torch.manual_seed(0)
+    for shape, group in (((2, 8, 64, 80), 2), ((1, 6, 67, 71), 3), ((2, 64, 80, 32), 2)):
+        x = images(*shape)
+        rows = x.reshape(shape[0], group, -1)
+        expected = [rows.var(2, correction=0), rows.mean(2)]
+        program = compile_graph(graph_of(x, moments(group)), options)
+        yield f"moments {shape}", program, [x], expected
+
+    for shape in ((4, 24, 33, 35), (64, 64, 12, 12)):
+        x, y, g = (images(*shape) for _ in range(3))
+        spec = Spec.of(shape, stride=x.stride(), device=torch.device("cuda:0"))
+        graph = Graph([Value(name, spec) for name in "xyg"])
+        b = Builder(graph.nodes, "xyg")
+        a, c, d = graph.inputs
+        masked = b.where(b.le(a, 0), 0, b.add(c, d))
+        graph.outputs = [masked, b.sum(masked, (0, 2, 3)), b.sum(b.mul(masked, a), (0, 2, 3))]
+        result = torch.where(x <= 0, 0, y + g)
+        expected = [result, result.sum((0, 2, 3)), (result * x).sum((0, 2, 3))]
+        yield f"masked {shape}", compile_graph(graph, options), [x, y, g], expected
+
+    shapes = ((7, 5, 3, 3), (40, 33), (16, 3, 3, 3), (100,), (40, 33), (30, 7))
+    tensors = [torch.randn(shape) for shape in shapes]
+    specs = [Spec.of(shape, device=torch.device("cuda:0")) for shape in shapes]
+    graph = Graph([Value(f"x{number}", spec) for number, spec in enumerate(specs)])
+    b = Builder(graph.nodes, [value.name for value in graph.inputs])  # type: ignore[union-attr]
+    values = graph.inputs
+    nhwc = b.exp(values[0])
+    nhwc.spec = nhwc.spec.replace(stride=(45, 1, 15, 5))
+    graph.outputs = [
+        nhwc,
+        b.cast(values[1], torch.int32), b.neg(values[2]), b.exp(values[3]),
+        b.sum(values[4], (1,)), b.sum(values[5], (0,)),
+    ]  # fmt: skip
+    program = compile_graph(graph, options)
+    (launch,) = [step for step in program.steps if type(step).__name__ == "Launch"]
+    assert launch.kernel == "cuda_combined_0"
+    expected = [
+        tensors[0].exp(), tensors[1].int(), -tensors[2], tensors[3].exp(), tensors[4].sum(1),
+        tensors[5].sum(0),
+    ]  # fmt: skip
+    yield "combined", program, tensors, expected
+
+
+def report() -> dict[str, str]:
+    """What differs from eager, by Program."""
+    from test_ways import run_steps
+
+    result = {}
+    for name, program, tensors, expected in programs():
+        values = dict(zip(program.inputs, tensors, strict=True))
+        try:
+            values = run_steps(program, values) or {}
+            for output, reference in zip(program.outputs, expected, strict=True):
+                torch.testing.assert_close(values[output], reference, atol=2e-3, rtol=1e-4)
+            result[name] = ""
+        except Exception as error:
+            result[name] = f"{type(error).__name__}: {error}"
+    return result
+
+
+if __name__ == "__main__":
+    import interpreter  # noqa: F401  # sets TRITON_INTERPRET before Triton is imported
+
+    print(json.dumps(report()))
+
+
+def test_every_program_computes_what_eager_does() -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, __file__],
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    wrong = {name: text for name, text in json.loads(done.stdout.splitlines()[-1]).items() if text}
+    assert not wrong, "\n".join(f"{name}: {text}" for name, text in wrong.items())
