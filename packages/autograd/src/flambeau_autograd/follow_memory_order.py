@@ -18,12 +18,15 @@ a window on.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau_autograd.functionalize import dense_order, same_layout
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.primitives import Kind, Prim
+
+if TYPE_CHECKING:
+    from flambeau_prims.spec import Size, Spec
 
 
 def follow_memory_order(graph: Graph) -> Graph:
@@ -61,7 +64,8 @@ class _Follower:
             if self.is_left_out(node):
                 continue
             kept.append(node)
-            if any(value in self.moved for value in node.operands()):
+            reduces = isinstance(node.op, Prim) and node.op.kind is Kind.REDUCTION
+            if reduces or any(value in self.moved for value in node.operands()):
                 self.lay_out(node)
         self.graph.nodes = kept
         return self.graph
@@ -95,14 +99,32 @@ class _Follower:
             return
         (out,) = node.outputs
         assert out is not None
-        if out in self.fixed or (
-            node.op.kind not in (Kind.POINTWISE, Kind.VIEW) and node.op is not prims.clone
-        ):
+        if out in self.fixed:
             return
-        spec = node.op.infer(*map(_spec_argument, node.args))
+        if node.op.kind is Kind.REDUCTION:
+            spec = _reduced(node.args[0].spec, out.spec, node.args[1])
+        elif node.op.kind in (Kind.POINTWISE, Kind.VIEW) or node.op is prims.clone:
+            spec = node.op.infer(*map(_spec_argument, node.args))
+        else:
+            return
         if (spec.stride, spec.offset) != (out.spec.stride, out.spec.offset):
             out.spec = spec
             self.moved.add(out)
+
+
+def _reduced(x: Spec, out: Spec, dims: Any) -> Spec:
+    """The Spec of a reduction's result, its dims in the operand's order."""
+    order = dense_order(x)
+    if order is None:
+        return out
+    reduced = (dims,) if isinstance(dims, int) else dims
+    kept = [d for d in range(x.ndim) if d not in reduced]
+    stride: list[Size] = [1] * out.ndim
+    step: Size = 1
+    for d in reversed([kept.index(d) for d in order if d in kept]):
+        stride[d] = step
+        step = step * out.shape[d]
+    return out.replace(stride=stride)
 
 
 def _fixed(graph: Graph) -> set[Value]:
