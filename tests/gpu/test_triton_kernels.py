@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,7 +45,7 @@ def operators_called(compiled) -> int:
 def check(case, compiled, n: int) -> None:
     torch.manual_seed(n)
     inputs = case.inputs(n, "cuda")
-    ours = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in inputs)
+    ours = copy.deepcopy(inputs)
     expected, actual = case.function(*inputs), compiled(*ours)
     same(actual, expected)
     same(ours, inputs)

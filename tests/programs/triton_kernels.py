@@ -474,6 +474,39 @@ def with_gradients(x):
     return Sine.apply(x * 2).square()
 
 
+@program(lambda n, device: (torch.randn(n, device=device, requires_grad=True),))
+def writes_to_a_parameter(x):
+    increment[_grid(x.numel())](x, x.numel(), BLOCK=16)
+    return x * 2
+
+
+@program(lambda n, device: (torch.randn(n, device=device, requires_grad=True),))
+def writes_to_what_has_a_history(x):
+    y = x * 2
+    increment[_grid(y.numel())](y, y.numel(), BLOCK=16)
+    return y
+
+
+@program(lambda n, device: (torch.randn(n, 12, device=device)[:, ::2],))
+def writes_to_an_input_with_gaps(x):
+    run_copy(x, x)
+    return x * 2
+
+
+@program(lambda n, device: (torch.randn(n, 12, device=device)[:, ::2],))
+def reads_an_input_with_gaps_that_changed(x):
+    x.add_(1)
+    out = torch.empty(x.shape, device=x.device)
+    run_copy(x, out)
+    return out
+
+
+@program(vectors(1))
+def branches_on_what_a_kernel_wrote(x):
+    out = run_add(x * x, x * x)
+    return out.sin() if out.sum() > 0 else out.cos()
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
