@@ -10,6 +10,7 @@ python -m tools.bench gpu [--case bert_1x8 ...]        ms per call on a GPU, bot
 python -m tools.bench memory [--case bert_1x8 ...]     peak memory on a GPU
 python -m tools.bench kernels [--case softmax ...]     single kernels on a GPU: us, and bandwidth
 python -m tools.bench gemm [--case 8x4096x4096 ...]    products with bias and GELU on a GPU, in us
+python -m tools.bench products [--case ...]            linear layers on a CPU, with max-autotune
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tools.bench.host_cases import CALLS as HOST_CALLS
 from tools.bench.host_cases import HOST_CASES
 from tools.bench.kernel_cases import KERNEL_CASES
 from tools.bench.kernels import kernel_table
+from tools.bench.products import PRODUCT_CASES, product_table
 from tools.bench.timing import cold, interleave
 
 if TYPE_CHECKING:
@@ -192,6 +194,11 @@ def gemm(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *gemm_table(cases, candidates, *rest))
 
 
+def products(arguments: argparse.Namespace, table: Table) -> None:
+    """Linear layers on a CPU, all modes of both compilers."""
+    fill(table, *product_table(arguments.case or list(PRODUCT_CASES), arguments.rounds))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -217,10 +224,11 @@ def main() -> None:
         "memory": memory,
         "kernels": kernels,
         "gemm": gemm,
+        "products": products,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
-    names = (*CASES, *GPU_CASES, *KERNEL_CASES, *GEMM_CASES, *OTHER_CASES)
+    names = (*CASES, *GPU_CASES, *KERNEL_CASES, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
     parser.add_argument("--case", action="append", choices=names)
     parser.add_argument("--candidate", action="append", choices=GEMM_CANDIDATES, help="of gemm")
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")

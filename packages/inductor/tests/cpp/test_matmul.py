@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_runtime import check_program, load
+from flambeau_runtime.build import isa
 from flambeau_runtime.program import Extern, Program
 from flambeau_runtime.tuning.contest import Contest, CpuFacts
 from flambeau_runtime.tuning.cpu_bench import CpuBench
@@ -243,8 +245,7 @@ def test_the_library_is_first_and_packed_by_onednn_where_that_is_fast() -> None:
     y = product.call(aten.mm.default, a, product.builder.permute(b, (1, 0)))
     product.graph.outputs = [y]
     names = [name for name, _ in product.programs()]
-    assert names[0] == "aten.mm.out"
-    assert names[-1] == "mkldnn._linear_pointwise"
+    assert names[:2] == ["mkldnn._linear_pointwise", "aten.mm.out"]
     with torch.backends.mkldnn.flags(enabled=False):
         assert not any("mkldnn" in name for name, _ in product.programs())
 
@@ -267,6 +268,28 @@ def test_vectors_of_any_width_compile_for_this_machine(facts: CpuFacts, dtype: t
     programs = [p for name, p in product.programs(facts) if "cpp_packed_gemm" in name]
     (result,) = load(programs[0], run_cpp.OPTIONS)(x, w)
     assert error(result, x.double() @ w.double()) <= PRECISION.get(dtype, 0.0)
+
+
+@pytest.mark.parametrize(("rows", "depth", "lanes"), [(64, 64, 64), (100, 200, 96), (37, 517, 101)])
+def test_tile_unit(rows: int, depth: int, lanes: int) -> None:
+    """What is built for a tile unit runs where there is one; without one its text multiplies by
+    vectors.
+    """
+    facts = CpuFacts(2, 64, 32, 1, 4, True, True)
+    x, w = torch.randn(rows, depth).bfloat16(), torch.randn(depth, lanes).bfloat16()
+    product = Product(x, w, frozen=(1,))
+    a, b = product.graph.inputs
+    product.graph.outputs = [product.call(aten.mm.default, a, b)]
+    by_unit = [program for name, program in product.programs(facts) if "tiles" in name]
+    assert by_unit
+    flags = (*isa.compiler_flags("avx512"), "-mavx512bf16", "-mamx-bf16")
+    for program in by_unit:
+        (result,) = load(program, run_cpp.OPTIONS)(x, w)
+        assert error(result, x.double() @ w.double()) <= PRECISION[BF16]
+        if platform.machine() == "x86_64":
+            run = load(program, dataclasses.replace(run_cpp.OPTIONS, cxx_flags=flags))
+            if {"amx_bf16", *isa.AVX512} <= isa.cpu_flags():
+                assert error(run(x, w)[0], x.double() @ w.double()) <= PRECISION[BF16]
 
 
 def test_long_sums_are_no_farther_from_exact_ones_than_eager() -> None:

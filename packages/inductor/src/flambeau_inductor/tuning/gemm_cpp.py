@@ -1,10 +1,10 @@
 """Ways to multiply matrices on a CPU.
 
 extern aten.addmm.out(b, x, w) -> buf0; nest relu: buf0 -> buf1
-0  the library's kernel, then the nest's
-1  w in panels, by a kernel or, if it is frozen, once; one kernel for the product and the nest
-2  if w is not frozen: one kernel that reads or copies panels of it as it goes
-3  if w is frozen: in the order of oneDNN's kernels, once; oneDNN's kernel, then the nest's
+0  if w is frozen: in the order of oneDNN's kernels, once; oneDNN's kernel, then the nest's
+1  the library's kernel, then the nest's
+2  w in panels, by a kernel or, if it is frozen, once; one kernel for the product and the nest
+3  if w is not frozen: one kernel that reads or copies panels of it as it goes
 """
 
 from __future__ import annotations
@@ -92,14 +92,16 @@ class CppWays(ProductWays):
     def ways(
         self, before: Sequence[int], consumer: int | None, fused: Group, kernel: LoopKernel
     ) -> Iterator[Way]:
-        """Kernels of ours, and oneDNN's."""
+        """Kernels of ours."""
         static = all(isinstance(size, int) for size in self.product.right.spec.shape)
         if static and "CPP" in gemm_backends(self.options):
             for made, way in enumerate(self.own_ways(before, consumer)):
                 yield replace(way, name=f"cpp_packed_gemm_{made} ({way.name})")
+
+    def usual(self, before: Sequence[int], consumer: int | None, extern: Way) -> list[Way]:
+        """oneDNN's kernel on a frozen weight in its order is what runs without tuning."""
         library = self.library_way(before, consumer)
-        if library is not None:
-            yield library
+        return [extern] if library is None else [library, extern]
 
     def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
         """Products packed in several widths; and products that compute the left factor, too."""

@@ -81,6 +81,10 @@ class ProductWays(ABC):
         the group `fused`, which makes `kernel`.
         """
 
+    def usual(self, before: Sequence[int], consumer: int | None, extern: Way) -> list[Way]:
+        """The ways of libraries: first what runs without tuning."""
+        return [extern]
+
     @abstractmethod
     def title(self, numbers: Sequence[int]) -> str:
         """The head of the table of measurements."""
@@ -98,7 +102,7 @@ class ProductWays(ABC):
         kernel = kernel_of(fused, self.internal(numbers), self.schedule, self.options)
         ways = list(self.ways(before, consumer, fused, kernel))
         if "ATEN" in gemm_backends(self.options) or not ways:
-            ways.insert(0, extern)
+            ways = [*self.usual(before, consumer, extern), *ways]
         title = self.title(numbers)
         part = part_of(self.schedule, numbers, title, self.key(kernel), self.tolerance(), ways)
         if part is not None:

@@ -20,6 +20,7 @@ EXTENSIONS = {
     "avx512cd": "-mavx512cd",
     "avx512_bf16": "-mavx512bf16",
     "avx512_fp16": "-mavx512fp16",
+    "amx_bf16": "-mamx-bf16",
 }
 
 LEVELS = ("avx512", "avx2", "baseline")
@@ -68,6 +69,6 @@ def compiler_flags(level: str) -> list[str]:
     flags += [
         flag
         for name, flag in EXTENSIONS.items()
-        if name in own and (level == "avx512" or not name.startswith("avx512"))
+        if name in own and (level == "avx512" or not name.startswith(("avx512", "amx")))
     ]
     return flags

@@ -41,6 +41,8 @@ class CpuFacts:
     """Cycles until a sum can be added to again."""
     multiplies_bfloat16: bool = False
     """Whether one instruction adds up products of bfloat16 pairs."""
+    has_tiles: bool = False
+    """Whether a tile unit multiplies bfloat16 matrices (AMX)."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class CpuBench:
         level = self.options.isa or isa.detect()
         threads = self.threads or torch.get_num_threads()
         if level == "avx512":
-            return CpuFacts(threads, 64, 32, 1, 4, "avx512_bf16" in isa.cpu_flags())
+            flags = isa.cpu_flags()
+            return CpuFacts(threads, 64, 32, 1, 4, "avx512_bf16" in flags, "amx_bf16" in flags)
         if level == "avx2":
             return CpuFacts(threads, 32, 16, 2, 4)
         return CpuFacts(threads, 16, 32 if platform.machine() == "aarch64" else 16, 2, 4)

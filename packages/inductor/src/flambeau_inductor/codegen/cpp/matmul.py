@@ -320,9 +320,12 @@ class MatmulWriter(LoopWriter):
             with self.block("else"):
                 self.copy_right()
         steps = "(steps + 1) / 2" if tiling.pairs else "steps"
+        form = f"{self.step}, {stored}, {tiling.lane_bytes}, {tiling.rows}, {tiling.vectors}"
+        call = f"multiply_rows<{form}>"
+        if tiling.tiles:
+            call = f"multiply_tiles<{stored}, {tiling.lane_bytes}, {tiling.vectors}>"
         self.line(
-            f"multiply_rows<{self.step}, {stored}, {tiling.lane_bytes}, {tiling.rows}, "
-            f"{tiling.vectors}>(rows, left, left_stride, right, right_stride, "
+            f"{call}(rows, left, left_stride, right, right_stride, "
             f"(char *)(sums + panel), {tiling.lane_block * 4}, {steps}, first == 0);"
         )
 

@@ -175,9 +175,87 @@ static void multiply_rows(
 }
 """
 
+MULTIPLY_TILES = """\
+// The tile unit (AMX): 2 x 2 tiles of 16 x 16 sums, 16 words deep; what is left over by vectors.
+// The kernel gives a process its tile registers when it asks (arch_prctl, ARCH_REQ_XCOMP_PERM).
+#if defined(__AMX_BF16__)
+extern "C" long syscall(long, ...) noexcept;
+static bool may_use_tiles() {
+  static const bool may = syscall(158, 0x1023, 18) == 0;
+  return may;
+}
+#define TILE_LOAD(tile, from, stride) \\
+  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(stride) : "memory")
+#define TILE_STORE(tile, to, stride) \\
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(stride) : "memory")
+#define TILE_MULTIPLY(sum, left, right) \\
+  asm volatile("tdpbf16ps %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :)
+#define TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile : :)
+struct tile_settings {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+};
+#endif
+template <class STORED, int bytes, int vectors>
+static void multiply_tiles(
+    int64_t count, const char *left, int64_t left_stride, const char *right, int64_t right_stride,
+    char *sums, int64_t sums_stride, int64_t steps, bool first) {
+#if defined(__AMX_BF16__)
+  const int64_t whole = steps / 16 * 16;
+  if (count >= 32 && whole && may_use_tiles()) {
+    tile_settings settings __attribute__((aligned(64))) = {};
+    settings.palette = 1;
+    for (int tile = 0; tile < 8; ++tile) settings.row_bytes[tile] = 64, settings.rows[tile] = 16;
+    asm volatile("ldtilecfg %0" : : "m"(settings));
+    float block[32 * 32] __attribute__((aligned(64)));
+    const int64_t width = 128;
+    for (; count >= 32; count -= 32, left += 32 * left_stride, sums += 32 * sums_stride) {
+      TILE_ZERO(0);
+      TILE_ZERO(1);
+      TILE_ZERO(2);
+      TILE_ZERO(3);
+      for (int64_t k = 0; k < whole; k += 16) {
+        TILE_LOAD(4, left + 4 * k, left_stride);
+        TILE_LOAD(6, right + k * right_stride, right_stride);
+        TILE_LOAD(7, right + k * right_stride + 64, right_stride);
+        TILE_LOAD(5, left + 16 * left_stride + 4 * k, left_stride);
+        TILE_MULTIPLY(0, 4, 6);
+        TILE_MULTIPLY(1, 4, 7);
+        TILE_MULTIPLY(2, 5, 6);
+        TILE_MULTIPLY(3, 5, 7);
+      }
+      TILE_STORE(0, block, width);
+      TILE_STORE(1, block + 16, width);
+      TILE_STORE(2, block + 16 * 32, width);
+      TILE_STORE(3, block + 16 * 32 + 16, width);
+      typedef typename words<bytes>::floats S;
+      for (int m = 0; m < 32; ++m) {
+        for (int n = 0; n < 2; ++n) {
+          char *const to = sums + m * sums_stride + n * bytes;
+          S sum = load_as<S>(block + 32 * m + 16 * n);
+          if (!first) sum += load_as<S>(to);
+          __builtin_memcpy(to, &sum, bytes);
+        }
+      }
+      if (whole < steps)
+        multiply_rows<bfloat16_pairs, STORED, bytes, 8, vectors>(
+            32, left + 4 * whole, left_stride, right + whole * right_stride, right_stride, sums,
+            sums_stride, steps - whole, false);
+    }
+    asm volatile("tilerelease" : :);
+  }
+#endif
+  if (count)
+    multiply_rows<bfloat16_pairs, STORED, bytes, 12, vectors>(
+        count, left, left_stride, right, right_stride, sums, sums_stride, steps, first);
+}
+"""
+
 MATMUL_FUNCTIONS = {
     "stored_words": WORDS,
     "stored_float16": STORED_FLOAT16,
     "multiply_rows": MULTIPLY_ROWS,
+    "multiply_tiles": MULTIPLY_TILES,
 }
 """Entries of `prelude.FUNCTIONS`."""

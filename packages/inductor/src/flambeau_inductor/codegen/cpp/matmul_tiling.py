@@ -56,6 +56,8 @@ class CppMatmulTiling:
     packed: bool = True
     copies_left: bool = False
     copies_right: bool = False
+    tiles: bool = False
+    """Whether the CPU's tile unit multiplies."""
 
     @property
     def width(self) -> int:
@@ -86,7 +88,7 @@ class CppMatmulTiling:
 
     def __str__(self) -> str:
         text = f"{self.rows}x{self.width} blocks={self.row_block}x{self.lane_block}x{self.kblock}"
-        return text + (" copied" if self.copies_left else "")
+        return text + (" copied" if self.copies_left else "") + (" tiles" if self.tiles else "")
 
 
 def step_of(dtype: torch.dtype, facts: CpuFacts) -> str:
@@ -117,9 +119,9 @@ def candidates(
         set(_possible(sizes, dtype, facts, packed, copies_left)),
         key=lambda each: (estimate(each, sizes, facts), str(each)),
     )
-    best: dict[tuple[int, bool], CppMatmulTiling] = {}
+    best: dict[tuple[int, bool, bool], CppMatmulTiling] = {}
     for each in ranked:
-        best.setdefault((each.width, each.copies_left), each)
+        best.setdefault((each.width, each.copies_left, each.tiles), each)
     return list(best.values())[:count]
 
 
@@ -129,9 +131,13 @@ def _possible(
     step = step_of(dtype, facts)
     # Words of two int16 numbers, and floats of half ones, are made of what lies in memory.
     converts = copies_left or dtype is torch.int8 or (step == "float" and dtype.itemsize == 2)
-    for most, vectors in register_tiles(facts):
+    tiles = [(*each, False) for each in register_tiles(facts)]
+    if facts.has_tiles and step == "bfloat16" and sizes.rows >= 32 and sizes.inner >= 32:
+        tiles.append((32, 2, True))
+    for most, vectors, by_unit in tiles:
         width = vectors * facts.lane_bytes // 4
-        rows = ceil(sizes.rows / ceil(sizes.rows / most)) if sizes.static else most
+        even = sizes.static and not by_unit
+        rows = ceil(sizes.rows / ceil(sizes.rows / most)) if even else most
         if vectors > 1 and width - facts.lane_bytes // 4 >= sizes.lanes:
             continue
         depth = ceil(sizes.inner / ceil(sizes.inner / DEPTH))
@@ -154,7 +160,7 @@ def _possible(
         for copies in (True,) if converts else (False, True):
             yield CppMatmulTiling(
                 rows, vectors, facts.lane_bytes, step, row_block, lane_block, depth + depth % 2,
-                packed, copies, not packed,
+                packed, copies, not packed, by_unit,
             )  # fmt: skip
 
 
@@ -167,8 +173,10 @@ def estimate(tiling: CppMatmulTiling, sizes: Extents, facts: CpuFacts) -> float:
     )
     # A vector of sums is added to again only when the last addition is done.
     arithmetic = max(rows * vectors / facts.additions, facts.latency)
+    if tiling.tiles:
+        arithmetic /= 8
     # A word of the left operand and vectors of the right one are read for each step.
-    reading = (rows + vectors) / 2
+    reading = 0.0 if tiling.tiles else (rows + vectors) / 2
     words = sizes.inner / (2 if tiling.pairs else 1)
     copying = 0.0
     if tiling.copies_left:
