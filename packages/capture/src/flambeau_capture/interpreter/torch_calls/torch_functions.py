@@ -32,15 +32,24 @@ _ANSWERED_NATIVELY = frozenset({
 })  # fmt: skip
 
 
+_FOLLOWED = frozenset({"scaled_mm", "scaled_grouped_mm"})
+"""Functions that turn enumerations into numbers, which a graph can hold."""
+
+
 def _recorded_functions() -> dict[int, Substitute]:
     """torch's operators written in Python, each recorded as the one call that the program made."""
     found: dict[int, Substitute] = {}
     for module in (F, torch.functional):
-        for value in vars(module).values():
-            if type(value) is types.FunctionType and value.__module__ in (
-                "torch.nn.functional",
-                "torch.functional",
-                "torch._jit_internal",
+        for name, value in vars(module).items():
+            if (
+                name not in _FOLLOWED
+                and type(value) is types.FunctionType
+                and value.__module__
+                in (
+                    "torch.nn.functional",
+                    "torch.functional",
+                    "torch._jit_internal",
+                )
             ):
                 found[id(value)] = functools.partial(_record_function, value)
     for name, value in vars(torch.Tensor).items():
