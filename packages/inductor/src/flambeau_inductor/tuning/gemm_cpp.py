@@ -4,7 +4,8 @@ extern aten.addmm.out(b, x, w) -> buf0; nest relu: buf0 -> buf1
 0  if w is frozen: in the order of oneDNN's kernels, once; oneDNN's kernel, then the nest's
 1  the library's kernel, then the nest's
 2  w in panels, by a kernel or, if it is frozen, once; one kernel for the product and the nest
-3  if w is not frozen: one kernel that reads or copies panels of it as it goes
+3  if w is not frozen: one kernel that reads or copies panels of it as it goes; for few rows, dot
+   products of rows of x and w
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.codegen.contraction import contraction_of, extents
-from flambeau_inductor.codegen.cpp.matmul import left_stride, right_stride
-from flambeau_inductor.codegen.cpp.matmul_tiling import candidates, step_of
+from flambeau_inductor.codegen.cpp.matmul import dot_strides, left_stride, right_stride
+from flambeau_inductor.codegen.cpp.matmul_tiling import (
+    MOST_DOT_ROWS,
+    candidates,
+    dot_tiling,
+    step_of,
+)
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.contraction import contraction_nest
@@ -33,6 +39,7 @@ from flambeau_inductor.tuning.product_ways import (
 )
 from flambeau_inductor.tuning.prologue import with_prologue
 from flambeau_inductor.tuning.ways import Way
+from flambeau_prims.sizes import hint_of
 from flambeau_prims.strides import is_contiguous
 
 if TYPE_CHECKING:
@@ -50,6 +57,9 @@ if TYPE_CHECKING:
 
 MOST_TILINGS = 3
 """Tilings that are measured of one form: a compiler takes about a second for each."""
+
+FEW_ROWS = 32
+"""For more rows, dot products read the right factor too often."""
 
 FEWEST_WEIGHTS = 64 * 64
 """For smaller matrices oneDNN's operator costs more time than it saves."""
@@ -109,9 +119,17 @@ class CppWays(ProductWays):
         # A computed factor is computed again for each block of lanes: cheap or not, it is measured.
         for joined in dict.fromkeys(((), tuple(before))):
             apart = tuple(groups[number] for number in before if number not in joined)
-            yield from self.packed_ways(joined, apart, consumer)
-            if not self.is_frozen and len(self.product.right.spec.shape) == 2:
-                yield from self.unpacked_ways(joined, apart, consumer)
+            if self.is_frozen:
+                yield from self.packed_ways(joined, apart, consumer)
+                continue
+            dots = self.dot_way(joined, apart, consumer)
+            if dots is not None:
+                yield dots
+            rows = hint_of(self.product.left.spec.shape[-2])
+            if dots is None or rows > MOST_DOT_ROWS:  # else packing would take the most time
+                yield from self.packed_ways(joined, apart, consumer)
+                if len(self.product.right.spec.shape) == 2:
+                    yield from self.unpacked_ways(joined, apart, consumer)
 
     def packed_ways(
         self, joined: Sequence[int], apart: tuple[Group, ...], consumer: int | None
@@ -153,6 +171,21 @@ class CppWays(ProductWays):
                 f"{tiling} {'unpacked' if lies_well else 'copied'}",
                 (*apart, replace(group, tiling=tiling)), self.made(),
             )  # fmt: skip
+
+    def dot_way(
+        self, joined: Sequence[int], apart: tuple[Group, ...], consumer: int | None
+    ) -> Way | None:
+        """Both factors lie along the inner axis, and few rows read the right one."""
+        group = self.union(group_of(contraction_nest(self.call, self.lowered)), joined, consumer)
+        if group is None or hint_of(self.product.left.spec.shape[-2]) > FEW_ROWS:
+            return None
+        kernel = self.launch(group, joined, consumer, self.lowered.buffers).kernel
+        contraction = contraction_of(kernel)
+        if contraction is None or dot_strides(kernel, contraction) is None:
+            return None
+        tiling = dot_tiling(self.sizes(kernel, contraction), self.dtype, self.facts)
+        parts = (*apart, replace(group, tiling=tiling))
+        return Way(f"{tiling} unpacked", parts, self.made())
 
     def tilings(
         self, joined: Sequence[int], consumer: int | None, *, packed: bool

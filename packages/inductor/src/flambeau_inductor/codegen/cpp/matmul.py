@@ -80,6 +80,26 @@ def right_stride(kernel: LoopKernel, contraction: Contraction) -> sympy.Expr | N
     return stride_along(load.index, kernel.inner[0])
 
 
+def dot_strides(
+    kernel: LoopKernel, contraction: Contraction
+) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """The strides of rows and lanes in elements, if both operands lie side by side along the inner
+    axis.
+    """
+    strides = []
+    for operand, axes in (
+        (contraction.left, contraction.rows), (contraction.right, contraction.lanes),
+    ):  # fmt: skip
+        load = operand.load
+        if load is None or len(kernel.inner) != 1 or stride_along(load.index, kernel.inner[0]) != 1:
+            return None
+        stride = flat_stride(load.index, axes)
+        if stride is None:
+            return None
+        strides.append(stride)
+    return strides[0], strides[1]
+
+
 def flat_stride(index: sympy.Expr, axes: Sequence[Axis]) -> sympy.Expr | None:
     """The stride of some axes taken as one; None if they cannot be, 0 if there are none."""
     parts = linear_parts(index, frozenset(axis.symbol.name for axis in axes))
@@ -113,9 +133,13 @@ class MatmulWriter(LoopWriter):
         self.step = STEPS[tiling.step]
         self.copied = COPIES[tiling.step]
         self.left_stride = left_stride(kernel, contraction, tiling.pairs)
+        if tiling.dots:
+            strides = dot_strides(kernel, contraction)
+            assert strides is not None
+            self.left_stride, self.lane_stride = strides
         self.copies_left = tiling.copies_left or self.left_stride is None
         self.right_stride = right_stride(kernel, contraction)
-        self.copies_right = not tiling.packed and (
+        self.copies_right = not (tiling.packed or tiling.dots) and (
             tiling.copies_right or tiling.pairs or self.right_stride is None
         )
 
@@ -173,7 +197,7 @@ class MatmulWriter(LoopWriter):
         copied = storage_type(self.copied)
         if self.copies_left:
             self.array(copied, "copied_left", tiling.row_block * (tiling.kblock + PADDING))
-        if not tiling.packed:
+        if not tiling.packed and not tiling.dots:
             self.array(copied, "copied_right", tiling.kblock * tiling.width)
 
     def array(self, ctype: str, name: str, count: int) -> None:
@@ -196,8 +220,12 @@ class MatmulWriter(LoopWriter):
             rest = f"{length} - first"
             self.line(f"const int64_t steps = {rest} < {tiling.kblock} ? {rest} : {tiling.kblock};")
             self.left()
-            with self.block(f"for (int64_t panel = 0; panel < lanes; panel += {tiling.width})"):
-                self.multiply()
+            if tiling.dots:
+                self.multiply_dots()
+            else:
+                step = f"panel += {tiling.width}"
+                with self.block(f"for (int64_t panel = 0; panel < lanes; {step})"):
+                    self.multiply()
         with self.loop("row", "0", "rows"):
             self.unravel(self.contraction.rows, "first_row + row")
             self.line(f"const {self.step}::element *const sum = sums + row * {tiling.lane_block};")
@@ -272,6 +300,8 @@ class MatmulWriter(LoopWriter):
             self.unravel(contraction.rows, "first_row")
             self.line(f"const int64_t {self.depth_name} = first;")
             self.line(f"left = {self.address(contraction.left)};")
+        if tiling.dots:
+            size = contraction.left.dtype.itemsize
         self.line(
             f"const int64_t left_stride = ({self.printer.index_text(self.left_stride)}) * {size};"
         )
@@ -327,6 +357,23 @@ class MatmulWriter(LoopWriter):
         self.line(
             f"{call}(rows, left, left_stride, right, right_stride, "
             f"(char *)(sums + panel), {tiling.lane_block * 4}, {steps}, first == 0);"
+        )
+
+    def multiply_dots(self) -> None:
+        """The sums of a task, by dot products of rows of both operands."""
+        tiling, right = self.tiling, self.contraction.right
+        size = right.dtype.itemsize
+        stored = STORED[right.dtype, tiling.step]
+        self.line("const char *right;")
+        with self.block(""):
+            self.unravel(self.contraction.lanes, "first_lane")
+            self.line(f"const int64_t {self.depth_name} = first;")
+            self.line(f"right = {self.address(right)};")
+        form = f"{self.step}, {stored}, {tiling.lane_bytes}, {tiling.rows}, {tiling.dots}"
+        self.line(
+            f"multiply_dots<{form}>(lanes, rows, left, left_stride, right, "
+            f"({self.printer.index_text(self.lane_stride)}) * {size}, (char *)sums, "
+            f"{tiling.lane_block * 4}, steps * {size});"
         )
 
     def panel(self) -> None:

@@ -175,6 +175,96 @@ static void multiply_rows(
 }
 """
 
+MULTIPLY_DOTS = """\
+// sums[m][n] = the dot product of left[m] and right[n], each `size` bytes long.
+template <class STEP, class STORED, int bytes, int rows, int columns>
+static void dot_tile(
+    const char *left, int64_t left_stride, const char *right, int64_t right_stride, char *sums,
+    int64_t sums_stride, int64_t size) {
+  typedef typename STEP::template lanes<bytes>::type S;
+  typedef typename STEP::element E;
+  typedef typename words<bytes>::ints W;
+  const int64_t vector = bytes / STORED::narrower;
+  S tile[rows][columns] = {};
+  int64_t at = 0;
+  for (; at + vector <= size; at += vector) {
+    W b[columns];
+    #pragma GCC unroll 8
+    for (int n = 0; n < columns; ++n)
+      b[n] = STORED::template load<bytes>(right + n * right_stride + at);
+    #pragma GCC unroll 8
+    for (int m = 0; m < rows; ++m) {
+      const W a = STORED::template load<bytes>(left + m * left_stride + at);
+      #pragma GCC unroll 8
+      for (int n = 0; n < columns; ++n) tile[m][n] = STEP::step(tile[m][n], a, b[n]);
+    }
+  }
+  if (at < size) {
+    char rest[rows + columns][vector] = {};
+    for (int n = 0; n < columns; ++n)
+      __builtin_memcpy(rest[n], right + n * right_stride + at, size - at);
+    for (int m = 0; m < rows; ++m)
+      __builtin_memcpy(rest[columns + m], left + m * left_stride + at, size - at);
+    #pragma GCC unroll 8
+    for (int m = 0; m < rows; ++m) {
+      const W a = STORED::template load<bytes>(rest[columns + m]);
+      #pragma GCC unroll 8
+      for (int n = 0; n < columns; ++n)
+        tile[m][n] = STEP::step(tile[m][n], a, STORED::template load<bytes>(rest[n]));
+    }
+  }
+  #pragma GCC unroll 8
+  for (int m = 0; m < rows; ++m) {
+    #pragma GCC unroll 8
+    for (int n = 0; n < columns; ++n) {
+      const E sum = sum_of_lanes<E, bytes>(tile[m][n]);
+      __builtin_memcpy(sums + m * sums_stride + n * sizeof(E), &sum, sizeof(E));
+    }
+  }
+}
+template <class STEP, class STORED, int bytes, int rows, int columns>
+static void dot_rows(
+    int64_t count, const char *left, int64_t left_stride, const char *right, int64_t right_stride,
+    char *sums, int64_t sums_stride, int64_t size) {
+  for (; count >= rows; count -= rows, left += rows * left_stride, sums += rows * sums_stride)
+    dot_tile<STEP, STORED, bytes, rows, columns>(
+        left, left_stride, right, right_stride, sums, sums_stride, size);
+  if constexpr (rows > 1)
+    if (count)
+      dot_rows<STEP, STORED, bytes, rows / 2, columns>(
+          count, left, left_stride, right, right_stride, sums, sums_stride, size);
+}
+// A panel of `wanted` lanes, all rows of it before the next.
+template <class STEP, class STORED, int bytes, int rows, int columns>
+static void multiply_dots(
+    int64_t wanted, int64_t count, const char *left, int64_t left_stride, const char *right,
+    int64_t right_stride, char *sums, int64_t sums_stride, int64_t size) {
+  typedef typename STEP::element E;
+  for (; wanted >= columns; wanted -= columns) {
+    dot_rows<STEP, STORED, bytes, rows, columns>(
+        count, left, left_stride, right, right_stride, sums, sums_stride, size);
+    right += columns * right_stride;
+    sums += columns * sizeof(E);
+  }
+  if constexpr (columns > 1)
+    if (wanted)
+      multiply_dots<STEP, STORED, bytes, rows, columns / 2>(
+          wanted, count, left, left_stride, right, right_stride, sums, sums_stride, size);
+}
+"""
+
+SUM_OF_LANES = """\
+template <class E, int bytes, class V> INLINE E sum_of_lanes(V v) {
+  if constexpr (bytes == 4) {
+    return load_as<E>(&v);
+  } else {
+    typedef E half __attribute__((vector_size(bytes / 2)));
+    return sum_of_lanes<E, bytes / 2>(
+        load_as<half>(&v) + load_as<half>((const char *)&v + bytes / 2));
+  }
+}
+"""
+
 MULTIPLY_TILES = """\
 // The tile unit (AMX): 2 x 2 tiles of 16 x 16 sums, 16 words deep; what is left over by vectors.
 // The kernel gives a process its tile registers when it asks (arch_prctl, ARCH_REQ_XCOMP_PERM).
@@ -257,5 +347,6 @@ MATMUL_FUNCTIONS = {
     "stored_float16": STORED_FLOAT16,
     "multiply_rows": MULTIPLY_ROWS,
     "multiply_tiles": MULTIPLY_TILES,
+    "multiply_dots": SUM_OF_LANES + MULTIPLY_DOTS,
 }
 """Entries of `prelude.FUNCTIONS`."""

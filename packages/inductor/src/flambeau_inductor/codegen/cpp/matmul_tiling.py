@@ -30,6 +30,9 @@ DEPTH = 256
 """A task goes through at most so many elements of the inner axis at a time: those are summed one
 after another."""
 
+MOST_DOT_ROWS, MOST_DOT_LANES = 4, 8
+"""A register tile of dot products has at most so many."""
+
 MOST_STACK = 1 << 20
 """Threads have stacks of 2 MiB or more."""
 
@@ -58,11 +61,14 @@ class CppMatmulTiling:
     copies_right: bool = False
     tiles: bool = False
     """Whether the CPU's tile unit multiplies."""
+    dots: int = 0
+    """Where both operands' elements lie side by side along the inner axis: a register tile holds a
+    vector of partial sums for each of its rows and of so many lanes, and reads them as they lie."""
 
     @property
     def width(self) -> int:
         """The lanes of a register tile."""
-        return self.vectors * self.lane_bytes // 4
+        return self.dots or self.vectors * self.lane_bytes // 4
 
     @property
     def pairs(self) -> bool:
@@ -82,12 +88,13 @@ class CppMatmulTiling:
             replace(self, **{name: value})
             for name, step in steps.items()
             for value in (getattr(self, name) * 2, getattr(self, name) // 2 // step * step)
-            if value > 0
+            if value > 0 and not (self.dots and name == "kblock")
         )
         return [each for each in changed if each.stack <= MOST_STACK]
 
     def __str__(self) -> str:
         text = f"{self.rows}x{self.width} blocks={self.row_block}x{self.lane_block}x{self.kblock}"
+        text += " dots" if self.dots else ""
         return text + (" copied" if self.copies_left else "") + (" tiles" if self.tiles else "")
 
 
@@ -141,27 +148,45 @@ def _possible(
         if vectors > 1 and width - facts.lane_bytes // 4 >= sizes.lanes:
             continue
         depth = ceil(sizes.inner / ceil(sizes.inner / DEPTH))
-        tall = max(1, TARGET_ROWS // rows) * rows
-        wide = max(1, TARGET_LANES // width) * width
-        row_block = min(tall, ceil(sizes.rows / rows) * rows) if sizes.static else tall
-        lane_block = min(wide, ceil(sizes.lanes / width) * width)
-        # Threads without a task are idle.
-        while sizes.batch * ceil(sizes.rows / row_block) * ceil(sizes.lanes / lane_block) < (
-            2 * facts.threads
-        ):
-            if lane_block > width and lane_block * 2 > row_block:
-                lane_block = ceil(lane_block // width / 2) * width
-            elif row_block > rows:
-                row_block = ceil(row_block // rows / 2) * rows
-            elif lane_block > width:
-                lane_block = ceil(lane_block // width / 2) * width
-            else:
-                break
+        row_block, lane_block = blocks(rows, width, sizes, facts)
         for copies in (True,) if converts else (False, True):
             yield CppMatmulTiling(
                 rows, vectors, facts.lane_bytes, step, row_block, lane_block, depth + depth % 2,
                 packed, copies, not packed, by_unit,
             )  # fmt: skip
+
+
+def dot_tiling(sizes: Extents, dtype: torch.dtype, facts: CpuFacts) -> CppMatmulTiling:
+    """The tiling of a product whose operands both lie along the inner axis."""
+    most = min(sizes.rows, MOST_DOT_ROWS) if sizes.static else MOST_DOT_ROWS
+    rows = ceil(sizes.rows / ceil(sizes.rows / most)) if sizes.static else most
+    lanes = min((facts.registers - 1) // (rows + 1), MOST_DOT_LANES)
+    row_block, lane_block = blocks(rows, lanes, sizes, facts)
+    return CppMatmulTiling(
+        rows, 1, facts.lane_bytes, step_of(dtype, facts), row_block, lane_block, sizes.inner,
+        packed=False, dots=lanes,
+    )  # fmt: skip
+
+
+def blocks(rows: int, width: int, sizes: Extents, facts: CpuFacts) -> tuple[int, int]:
+    """The rows and lanes of a task, of register tiles of these."""
+    tall = max(1, TARGET_ROWS // rows) * rows
+    wide = max(1, TARGET_LANES // width) * width
+    row_block = min(tall, ceil(sizes.rows / rows) * rows) if sizes.static else tall
+    lane_block = min(wide, ceil(sizes.lanes / width) * width)
+    # Threads without a task are idle.
+    while sizes.batch * ceil(sizes.rows / row_block) * ceil(sizes.lanes / lane_block) < (
+        2 * facts.threads
+    ):
+        if lane_block > width and lane_block * 2 > row_block:
+            lane_block = ceil(lane_block // width / 2) * width
+        elif row_block > rows:
+            row_block = ceil(row_block // rows / 2) * rows
+        elif lane_block > width:
+            lane_block = ceil(lane_block // width / 2) * width
+        else:
+            break
+    return row_block, lane_block
 
 
 def estimate(tiling: CppMatmulTiling, sizes: Extents, facts: CpuFacts) -> float:
