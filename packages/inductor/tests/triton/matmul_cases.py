@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 F32, F16, BF16, I8, I32 = torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int32
 
 SMALL = MatmulTiling(16, 32, 32, warps=1, stages=2)
-EPILOGUES = ("none", "bias_gelu", "residual_two_outputs", "relu_row_scale")
+EPILOGUES = ("none", "bias_gelu", "gelu", "residual_two_outputs", "relu_row_scale")
 
 
 def matmul_cases() -> Iterator[Case]:
@@ -121,6 +121,10 @@ def matmul(
     if epilogue == "bias_gelu":
         value = builder.pointwise("add", value, builder.cast(load("n", dtype), F32))
         value = builder.pointwise("mul", value, builder.pointwise("erf", value))
+    elif epilogue == "gelu":
+        erf = builder.pointwise("erf", builder.pointwise("mul", value, builder.constant(0.5, F32)))
+        one = builder.constant(1.0, F32)
+        value = builder.pointwise("mul", value, builder.pointwise("add", erf, one))
     elif epilogue == "residual_two_outputs":
         store(value, F32)
         value = builder.pointwise("add", value, builder.cast(load("bmn", dtype), F32))

@@ -20,6 +20,7 @@ from flambeau_inductor.codegen.triton.matmul import (
     write_matmul,
 )
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
+from flambeau_inductor.codegen.triton.short_erf import shorten_erf
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, grid
 from flambeau_runtime.program import Kernel, Launch, Source
 
@@ -85,6 +86,7 @@ def tiling_of(launch: ScheduledKernel) -> AnyTiling:
 
 def write(kernel: LoopKernel, name: str, tiling: AnyTiling) -> str:
     """The source text of a kernel."""
+    kernel = shorten_erf(kernel)
     if isinstance(tiling, MatmulTiling):
         return write_matmul(kernel, name, tiling)
     return write_kernel(kernel, name, tiling)
