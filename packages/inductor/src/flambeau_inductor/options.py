@@ -69,7 +69,7 @@ class InductorOptions:
     coordinate_descent_tuning: bool = False
     """Go on from the fastest of what was measured, changing one number at a time."""
 
-    max_autotune_candidates: int = 16
+    max_autotune_candidates: int = 12
     """At most this many kernels of our own are measured for one matrix product."""
 
     debug_checks: bool = False

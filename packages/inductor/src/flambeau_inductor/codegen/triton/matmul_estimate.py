@@ -44,7 +44,7 @@ OPERATIONS_PER_CYCLE = 128.0
 POINT_COST = 10
 """Instructions that a point of the result takes besides its arithmetic: conversion and store."""
 
-COST_SCALE = 1.5
+COST_SCALE = 1.0
 """Instructions for one unit of a scalar operator's cost."""
 
 RESERVED = 4096
@@ -122,7 +122,13 @@ def _wave(tiling: MatmulTiling, work: Work, programs: int) -> float:
     share *= 1.0 if thin >= 64 else 0.5  # thinner tiles do not use the wide instructions
     arithmetic = tile * tiling.kblock * work.itemsize / 2 / PRODUCTS_PER_CYCLE / share
     reading = stage_bytes(tiling, work.itemsize) / L2_BYTES
+    if tile >= 128 * 128 and tiling.warps < 8:
+        arithmetic *= 1.2  # 128 and more sums a thread leave few registers
+    if tiling.programs and programs > 1 and tiling.warps >= 8:
+        arithmetic *= 1.3
     step = max(programs * max(arithmetic, reading), LATENCY / (tiling.stages - 1))
+    if tiling.stages == 2:
+        step += LATENCY / 2 / programs  # products wait for reads
     epilogue = tile * work.point_cost / OPERATIONS_PER_CYCLE
     # One program's epilogue and its first reads are hidden behind another's steps.
     alone = epilogue + (0.0 if tiling.programs else LATENCY)

@@ -31,6 +31,10 @@ The last one is positive, and beyond 4.5 the polynomial grows: erfc goes to 0.
 
 HALF = frozenset({torch.float16, torch.bfloat16})
 
+STEPS = frozenset({"floor", "ceil", "round", "trunc", "sign", "floor_divide", "trunc_divide",
+                   "fmod", "remainder"})  # fmt: skip
+"""Operators that make a small difference a large one."""
+
 
 def shorten_erf(kernel: LoopKernel) -> LoopKernel:
     """The kernel with each such sum computed in the short way."""
@@ -84,7 +88,9 @@ def _only_for_halves(body: Body) -> set[str]:
         narrows = isinstance(statement, Compute) and (
             statement.dtype in HALF
             if statement.op == "cast"
-            else statement.dtype is torch.float32 and statement.name not in wide
+            else statement.dtype is torch.float32
+            and statement.name not in wide
+            and statement.op not in STEPS
         )
         if not narrows:
             wide.update(operands(statement))
