@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flambeau_inductor import InductorOptions
+from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_inductor.pipeline import schedule_graph
 from flambeau_inductor.scheduler.update_in_place import copy_of
 from flambeau_prims.builder import Builder
+from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.spec import Spec
+from flambeau_runtime import load
 
 CHECKED = InductorOptions(debug_checks=True)
 
@@ -156,3 +158,22 @@ def test_nothing_raises_once_an_input_is_written(device, count):
     raising = [n for n, node in enumerate(order) if node.can_raise]
     assert not raising or max(raising) < min(writes)
     assert bool(raising) == bool(count)
+
+
+def test_sums_at_known_places_are_no_copies() -> None:
+    """`zeros.index_put(arange, x, accumulate)`, twice in one sum: gradients of a table of which one
+    row is read apart.
+    """
+    x, y = Value("x", Spec.of((2, 70))), Value("y", Spec.of((2, 4, 70)))
+    graph = Graph([x, y])
+    b = Builder(graph.nodes, ["x", "y"])
+    places = [b.iota(n, 0, 1, torch.int64, torch.device("cpu")) for n in (4, 70)]
+    zeros = [b.full(shape, 0.0, torch.float32, torch.device("cpu")) for shape in ((70,), (4, 70))]
+    row = b.index_put(zeros[0], [places[1]], b.sum(x, (0,)), True)
+    at = [b.expand(b.reshape(places[0], (4, 1)), (4, 70)), b.expand(places[1], (4, 70))]
+    table = b.index_put(zeros[1], at, b.sum(y, (0,)), True)
+    graph.outputs = [b.add(b.pad(b.unsqueeze(row, 0), (0, 0), (3, 0), 0), table)]
+    given = [torch.randn(2, 70), torch.randn(2, 4, 70)]
+    (expected,) = run_graph(graph, given)
+    (got,) = load(compile_graph(graph, CHECKED))(*given)
+    torch.testing.assert_close(got, expected)

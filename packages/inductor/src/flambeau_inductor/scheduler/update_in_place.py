@@ -75,7 +75,7 @@ def copy_of(node: Node) -> Copy | None:
     match node.body:
         case (
             Load(name=value, buffer=source, index=place, mask=None),
-            Store(buffer=target, index=index, value=stored),
+            Store(buffer=target, index=index, value=stored, mode="", mask=None),
         ) if stored == value and index == place and source != target:
             return Copy(node, source, target)
     return None
