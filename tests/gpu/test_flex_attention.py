@@ -41,3 +41,74 @@ def test_gradients(score: str | None, mask: str | None) -> None:
     for exact, eager, got in zip(*results, strict=True):
         error = (eager.double() - exact).abs().max()
         assert (got.double() - exact).abs().max() <= 4 * error + 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "queries", "keys", "width", "value_width"),
+    [(4, 4, 512, 512, 64, 64), (4, 2, 300, 333, 128, 96), (8, 2, 1, 999, 64, 64)],
+)
+def test_no_farther_from_the_exact_result_than_eager(
+    dtype: torch.dtype, heads: int, kv_heads: int, queries: int, keys: int, width: int,
+    value_width: int,
+) -> None:  # fmt: skip
+    slopes = torch.rand(heads, device="cuda")
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return 20 * torch.tanh(s / 20) + slopes[h] * (j - i) * 0.05
+
+    mask = create_block_mask(
+        lambda b, h, i, j: (i - j).abs() <= 200, None, None, queries, keys, device="cuda"
+    )
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return flex_attention(q, k, v, score, mask, enable_gqa=True, return_lse=True)
+
+    compiled = flambeau.compile(function, fullgraph=True)
+    shapes = [(2, heads, queries, width), (2, kv_heads, keys, width),
+              (2, kv_heads, keys, value_width)]  # fmt: skip
+    inputs = [torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in shapes]
+    exact_inputs = [one.detach().double().requires_grad_() for one in inputs]
+    tangent = torch.randn(2, heads, queries, value_width, device="cuda", dtype=dtype)
+    results = []
+    for run, given in ((function, exact_inputs), (function, inputs), (compiled, inputs)):
+        out, lse = run(*given)
+        gradients = torch.autograd.grad(out, given, tangent.to(out.dtype))
+        results.append((out, lse, *gradients))
+    for exact, eager, got in zip(*results, strict=True):
+        assert got.dtype == eager.dtype and got.stride() == eager.stride()
+        error = (eager.double() - exact).abs().max()
+        assert (got.double() - exact).abs().max() <= 3 * error + 1e-6 * exact.abs().max()
+
+
+def test_gradients_of_what_a_score_function_reads() -> None:
+    bias = torch.randn(4, LENGTH, device="cuda", requires_grad=True)
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> Any:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, j] * bias[0, i])
+
+    compiled = flambeau.compile(function, fullgraph=True)
+    inputs = [*(one.requires_grad_() for one in qkv("cuda", width=16)), bias]
+    expected = torch.autograd.grad(function(*inputs).sin().sum(), inputs)
+    got = torch.autograd.grad(compiled(*inputs).sin().sum(), inputs)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_lengths_that_vary() -> None:
+    programs = functions("cuda")
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return flex_attention(q, k, v, score_mod=programs.relative)
+
+    compiled = flambeau.compile(function, dynamic=True, fullgraph=True)
+    for length in (33, 128, 517):
+        inputs = [one.requires_grad_() for one in qkv("cuda", length=length, width=16)]
+        expected, got = function(*inputs), compiled(*inputs)
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        tangent = torch.randn_like(got)
+        torch.testing.assert_close(
+            torch.autograd.grad(got, inputs, tangent),
+            torch.autograd.grad(expected, inputs, tangent),
+            rtol=1e-4,
+            atol=1e-4,
+        )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F
 
+from tools.bench.flex_cases import FLEX_CASES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -251,4 +253,6 @@ KERNEL_CASES: dict[str, KernelCase] = {
     "gather": KernelCase(
         lambda x, i: x.gather(-1, i) * 2, _args(_randn(16384, 1024), _ints(1024, 16384, 512))
     ),
+    # Attention by functions: as many bytes as queries, keys, values and results
+    **{name: KernelCase(*case) for name, case in FLEX_CASES.items()},
 }

@@ -26,6 +26,7 @@ from flambeau_autograd.operators import happens_once, memory_of
 from flambeau_autograd.reasons import TrainingOnlyMutation
 from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
 from flambeau_autograd.unalias_outputs import cloned
+from flambeau_prims.flex_attention import values_of_scores
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.sizes import Expr
 from flambeau_prims.symbols import missing_symbols
@@ -95,6 +96,8 @@ def partition(
     wanted = _read_by_backward(joint)
     written = {target for target, _ in graph.writes} | {memory_of(value) for value in writable}
     inside = inside_regions(graph, forward_nodes, joint.after_tangents, joint.results)
+    # A score for each pair of positions is never stored.
+    inside |= values_of_scores(graph) - joint.after_tangents
     if options.partition == "save_all":
         saved = _frontier(joint, forward_nodes, wanted, inside)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.emit_program import build_kernels, emit_program
+from flambeau_inductor.emit_program import build_attention_kernels, build_kernels, emit_program
 from flambeau_inductor.ir import format_kernel
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
@@ -59,6 +59,7 @@ def explain_graph(graph: Graph, options: InductorOptions | None = None) -> Expla
     options = options or InductorOptions()
     schedule = schedule_graph(graph, options)
     kernels = build_kernels(schedule, options)
-    return Explanation(
-        tuple(format_kernel(launch.kernel) for launch in kernels.values()), tuple(schedule.refusals)
-    )
+    attention = build_attention_kernels(schedule)
+    texts = {step: format_kernel(launch.kernel) for step, launch in kernels.items()}
+    texts |= {step: str(launch.kernel) for step, launch in attention.items()}
+    return Explanation(tuple(texts[step] for step in sorted(texts)), tuple(schedule.refusals))

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.codegen.base import backend_for
+from flambeau_inductor.codegen.triton.attention_backend import emit_attention
 from flambeau_inductor.codegen.triton.user_kernel import lower_user_launch
 from flambeau_inductor.lowering.elements import host_symbol
 from flambeau_inductor.lowering.extern import op_name
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_inductor.prepare import split_prepared
+from flambeau_inductor.scheduler.build_attention import build_attention
 from flambeau_inductor.scheduler.build_kernel import build_kernel
 from flambeau_inductor.scheduler.combine import combinable
 from flambeau_inductor.scheduler.memory import Allocation
@@ -28,7 +30,8 @@ from flambeau_prims.size_floats import FloatExpr, as_float
 from flambeau_runtime import program as rt
 
 if TYPE_CHECKING:
-    from flambeau_inductor.codegen.base import KernelBackend
+    from flambeau_inductor.attention import ScheduledAttention
+    from flambeau_inductor.codegen.base import Emitted, KernelBackend
     from flambeau_inductor.codegen.triton.user_kernel import UserLaunch
     from flambeau_inductor.ir import ScheduledKernel
     from flambeau_inductor.nodes import Lowered
@@ -72,6 +75,17 @@ def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, Sch
         step: replace(launch, kernel=replace(launch.kernel, narrow=_is_narrow(launch, lowered)))
         for step, launch in kernels.items()
         if launch.kernel.params
+    }
+
+
+def build_attention_kernels(schedule: Schedule) -> dict[int, ScheduledAttention]:
+    """Step number -> the kernel to launch for attention."""
+    lowered = schedule.lowered
+    dtypes = {name: buffer.spec.dtype for name, buffer in lowered.buffers.items()}
+    return {
+        step: build_attention(call, dtypes, lowered.sizes)
+        for step, group in enumerate(schedule.groups)
+        if isinstance(call := group.nodes[0], ExternCall) and call.attention is not None
     }
 
 
@@ -120,10 +134,10 @@ class _Emitter:
         for step, group in enumerate(self.schedule.groups):
             for allocation in memory.allocate[step]:
                 self.allocate(allocation)
-            if group.is_extern:
-                self.extern(group.nodes[0])  # type: ignore[arg-type]
-            elif step in launches:
+            if step in launches:
                 self.launch(launches[step])
+            elif group.is_extern:
+                self.extern(group.nodes[0])  # type: ignore[arg-type]
             waiting += memory.free[step]
             if step in combined and step != combined[step][0][-1]:
                 continue  # other parts of the launch come
@@ -156,18 +170,25 @@ class _Emitter:
             steps = [step for step, launch in scheduled.items() if launch.kernel.device == kind]
             backend = self.backends.get(kind) or backend_for(kind)
             emitted = backend.emit([scheduled[step] for step in steps], self.options)
-            base = len(self.sources)
-            self.sources += emitted.sources
-            self.kernels += [
-                replace(kernel, source=kernel.source + base) for kernel in emitted.kernels
-            ]
-            self.scratch |= {
-                kernel.name: kernel.meta["scratch"]
-                for kernel in emitted.kernels
-                if "scratch" in kernel.meta
-            }
+            self.add(emitted)
             result.update(zip(steps, emitted.launches, strict=True))
+        attention = build_attention_kernels(self.schedule)
+        if attention:
+            emitted = emit_attention(list(attention.values()))
+            self.add(emitted)
+            result.update(zip(attention, emitted.launches, strict=True))
         return result
+
+    def add(self, emitted: Emitted) -> None:
+        """Sources and kernels of a generator."""
+        base = len(self.sources)
+        self.sources += emitted.sources
+        self.kernels += [replace(kernel, source=kernel.source + base) for kernel in emitted.kernels]
+        self.scratch |= {
+            kernel.name: kernel.meta["scratch"]
+            for kernel in emitted.kernels
+            if "scratch" in kernel.meta
+        }
 
     def combined(
         self, scheduled: dict[int, ScheduledKernel]

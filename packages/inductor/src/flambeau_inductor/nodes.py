@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau_inductor.ir import CheckIndex, Load, Store, dtype_name, format_statement
 
 if TYPE_CHECKING:
+    from flambeau_inductor.attention import Attention
     from flambeau_inductor.indexing.sizes import SizeTable
     from flambeau_inductor.ir import Axis, Body
     from flambeau_prims.graph import Graph
@@ -135,6 +136,8 @@ class ExternCall:
     can_raise: bool = False
     where: str = ""
     mutates: tuple[str, ...] = ()
+    attention: Attention | None = None
+    """What a kernel of our own computes instead of a library; `out` are its results."""
 
     @property
     def relies_on_checks(self) -> bool:

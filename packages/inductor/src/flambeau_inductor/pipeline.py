@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
+from flambeau_inductor.graph_passes.fuse_attention import attention_groups, fuse_attention
 from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
@@ -13,7 +14,7 @@ from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.lowering.lower_graph import lower_graph
 from flambeau_inductor.schedule import Schedule
 from flambeau_inductor.scheduler.combine import gather
-from flambeau_inductor.scheduler.fusion import fuse
+from flambeau_inductor.scheduler.fusion import Refusal, fuse
 from flambeau_inductor.scheduler.memory import plan_memory
 from flambeau_inductor.scheduler.order import order_groups
 from flambeau_inductor.scheduler.update_in_place import update_in_place
@@ -31,12 +32,19 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("split_bias_gradient", split_bias_gradient),
     ("collapse_one_hot_sums", collapse_one_hot_sums),
     ("reduce_in_one_pass", reduce_in_one_pass),
+    # Last: it says what lowering makes of attention, and looks at what reads scores.
+    ("fuse_attention", fuse_attention),
 )
 """The passes on the graph before it is lowered, by name, in the order in which they run."""
 
 
 def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool = False) -> Schedule:
     """Transform, lower, fuse, order and plan."""
+    written_out = [
+        Refusal("products and softmax", "attention in one kernel", reason)
+        for _, reason in attention_groups(graph)
+        if reason is not None
+    ]
     lowered = lower_graph(run_passes(graph, options, GRAPH_PASSES), options)
     # Before fusion, which would make one kernel of an update and the copy back.
     update_in_place(lowered)
@@ -50,7 +58,7 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
     if options.combine_kernels:
         groups = gather(lowered, groups, fusion.needs)
     memory = plan_memory(lowered, groups, options, spends_inputs)
-    schedule = Schedule(lowered, groups, memory, fusion.refusals)
+    schedule = Schedule(lowered, groups, memory, [*written_out, *fusion.refusals])
     if options.debug_checks:
         check_schedule(schedule)
     return schedule

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 import types
 from typing import TYPE_CHECKING, Any
@@ -113,7 +114,8 @@ InterpreterBuilder.create_dot = multiply_bfloat16(InterpreterBuilder.create_dot)
 def for_interpreter(source: str) -> str:
     """The source without what the interpreter does not know: libdevice, a range from a tensor."""
     source = source.replace("from triton.language.extra import libdevice\n", "")
-    return source.replace("range(tl.program_id(0),", "range(tl.program_id(0).handle.data.item(),")
+    source = source.replace("range(tl.program_id(0),", "range(tl.program_id(0).handle.data.item(),")
+    return re.sub(r"range\(0, (count\b[^)]*)\)", r"range(0, (\1).handle.data.item())", source)
 
 
 def is_bytes(dtype: torch.dtype) -> bool:

@@ -3,7 +3,9 @@
     flex_attention(q, k, v, score_mod, block_mask)
     ->  softmax(where(mask(b, h, i, j), score_mod(q @ k^T * scale, b, h, i, j), -inf)) @ v
 
-The program's functions see one score and its position; they are mapped over all of them.
+The program's functions see one score and its position; they are mapped over all of them. On a GPU
+the two products are operators of `flambeau_prims.flex_attention`, from which a compiler makes one
+kernel.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.flex_attention import flex_attend, flex_scores
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LARGEST_BLOCK = 1 << 30
+"""The block of a mask that was made for no mask."""
 _AXES = 4
 """Batch, head, query and key position."""
 
@@ -37,6 +43,11 @@ def attend(
     `query` is (B, Hq, L, E); `key` (B or 1, Hkv, S, E) and `value` (B or 1, Hkv, S, Ev) serve
     Hq / Hkv heads each.
     """
+    if query.is_cuda:
+        return _attend_in_blocks(
+            query, key, value, score_mod, block_mask, scale, score_mod_other_buffers,
+            mask_mod_other_buffers,
+        )  # fmt: skip
     batch, heads = query.shape[:2]
     key, value = (_for_each_head(one, batch, heads) for one in (key, value))
     precise = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -55,6 +66,30 @@ def attend(
     attended = weights.to(query.dtype) @ value.to(query.dtype)
     most = scores.amax(-1)
     return _in_order_of(attended, query), log_sum / math.log(2), most / math.log(2)
+
+
+def _attend_in_blocks(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable[..., torch.Tensor],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    score_buffers: tuple[torch.Tensor, ...],
+    mask_buffers: tuple[torch.Tensor, ...],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same by operators that know which blocks of scores are computed."""
+    tables, (query_block, key_block) = block_mask[2:10], block_mask[-3:-1]
+    whole = query_block >= _LARGEST_BLOCK or key_block >= _LARGEST_BLOCK
+    rows, columns = (
+        [one for one in side if one is not None and not whole] for side in (tables[:4], tables[4:])
+    )
+    blocks = (rows, columns, query_block, key_block)
+    scores = flex_scores(query, key, scale, *blocks)
+    places = [torch.arange(size, device=scores.device) for size in scores.shape]
+    seen = _mapped(block_mask[-1], 0, len(mask_buffers))(*places, *mask_buffers)
+    changed = _mapped(score_mod, 1, len(score_buffers))(scores, *places, *score_buffers)
+    return flex_attend(changed.to(scores.dtype), seen, query, value, *blocks)
 
 
 def _for_each_head(x: torch.Tensor, batch: int, heads: int) -> torch.Tensor:

@@ -28,6 +28,7 @@ from flambeau_inductor.lowering.extern import (
     lower_update,
     updated_operands,
 )
+from flambeau_inductor.lowering.flex_attention import lower_attention
 from flambeau_inductor.lowering.index import continued_scatters, store_scattered
 from flambeau_inductor.lowering.random import STATE
 from flambeau_inductor.lowering.realize import realize, result_of
@@ -39,6 +40,7 @@ from flambeau_inductor.lowering.split_reduction import lower_split_reduction
 from flambeau_inductor.lowering.split_scan import choose_chunk, lower_chunks
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
 from flambeau_inductor.split_reduction import choose_split, reduced_dims
+from flambeau_prims.flex_attention import EAGER
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import STORED_DTYPES, Kind, Prim
 from flambeau_prims.sizes import hint_of
@@ -123,6 +125,9 @@ class _GraphLowering:
         nodes = self.lowered.nodes
         if is_update(node):
             self.update(node)
+            return
+        if node.op in EAGER:
+            lower_attention(self, node)
             return
         if not isinstance(node.op, Prim):
             nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.lowering.extern import updated_operands
 from flambeau_inductor.scalar_ops import SCALAR_OPS
+from flambeau_prims.flex_attention import EAGER, SCORES_OF, values_of_scores
 from flambeau_prims.graph import Value, values_in
 from flambeau_prims.primitives import STORED_DTYPES, Kind, Prim
 from flambeau_prims.rules.view import view_stride
@@ -168,6 +169,8 @@ class _Realizer:
         self.windows: dict[Value, set[Value]] = {}
         """The slices through which each value is read."""
         self.traits: dict[Value, Traits] = {}
+        self.scores = values_of_scores(graph)
+        """What kernels of attention compute for each score."""
 
     def run(self) -> Realized:
         graph = self.graph
@@ -210,7 +213,12 @@ class _Realizer:
             for value in node.operands():
                 if value in self.roots and value.producer.op.name == "slice":  # type: ignore[union-attr]
                     self.windows.setdefault(self.root(value), set()).add(value)
-        if not isinstance(node.op, Prim) or node.op.name == "to_device" or not _in_kernels(node):
+        if node.op in EAGER:
+            for value in node.operands():
+                if value not in self.scores:
+                    self.require(value)
+            self.must.update(out for out in node.outputs if out and out not in self.scores)
+        elif not isinstance(node.op, Prim) or node.op.name == "to_device" or not _in_kernels(node):
             updated = updated_operands(node)
             kept = [arg for at, arg in enumerate(node.args) if at not in updated]
             for value in values_in((kept, list(node.kwargs.values()))):
@@ -264,6 +272,8 @@ class _Realizer:
         return None
 
     def decide(self, node: Node) -> None:
+        if node.op in SCORES_OF:
+            self.traits |= {out: Traits(0, 0, frozenset()) for out in node.outputs if out}
         if not isinstance(node.op, Prim) or node.op.kind in NESTS:
             return
         out = result_of(node)
@@ -277,7 +287,7 @@ class _Realizer:
         self.traits[out] = traits
         if out in self.must:
             return
-        if self.is_recomputed(out, traits):
+        if self.is_recomputed(out, traits) or out in self.scores:
             return
         several = self.readers.get(out, 0) > 1
         options = self.options

@@ -232,7 +232,7 @@ def canonical_kernel(
     label: str,
 ) -> ScheduledKernel:
     """The loop nest in canonical names, with the program's names beside it."""
-    namer = _Namer(outer, inner)
+    namer = Namer(outer, inner)
     new_outer = namer.axes(outer, "i")
     new_inner = namer.axes(inner, "r")
     new_body = tuple(namer.statement(statement) for statement in body)
@@ -246,7 +246,7 @@ def canonical_kernel(
     return ScheduledKernel(kernel, tuple(namer.buffers), ints, device)
 
 
-class _Namer:
+class Namer:
     """Gives buffers, values, axes and sizes their canonical names, in order of appearance."""
 
     def __init__(self, outer: Axes, inner: Axes) -> None:

@@ -1,0 +1,88 @@
+"""Tiles, warps and stages of a kernel of attention, from a small model.
+
+forward, heads of 64 in bfloat16       ->  128 queries, 128 keys, 8 warps, 3 stages
+forward, heads of 128                  ->  128 queries, 64 keys, 8 warps, 3 stages
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.attention import FORWARD, GRADIENTS, KEY_VALUE_GRADIENTS
+from flambeau_inductor.indexing.expressions import evaluate_expr
+from flambeau_inductor.ir import Load
+
+if TYPE_CHECKING:
+    from flambeau_inductor.attention import Attention, AttentionKernel
+    from flambeau_inductor.ir import Integer
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTiling:
+    """Queries and keys of a tile, warps, stages of the pipeline."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+SMALLEST = 16
+"""Rows and columns that a product takes at least."""
+
+
+def padded(width: int) -> int:
+    """The columns of a tile that holds a head: a power of two that a product takes."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def fits(block: int, points: Integer) -> bool:
+    """Whether tiles of this many points lie inside."""
+    return isinstance(points, int) and points > 0 and points % block == 0
+
+
+def choose_attention_tiling(kernel: AttentionKernel) -> AttentionTiling:
+    """A tiling for the sizes and the dtype of a kernel."""
+    one = kernel.attention
+    width = max(padded(one.width), padded(one.value_width))
+    tiling = _for_heads(one, width)
+    values = {symbol.name: hint for symbol, hint in zip(kernel.sizes, kernel.hints, strict=True)}
+    queries, keys = (
+        min(block, max(SMALLEST, padded(int(evaluate_expr(length, values)))))
+        for block, length in ((tiling.queries, one.queries), (tiling.keys, one.keys))
+    )
+    if one.blocks is not None:
+        # A tile lies inside one block of the mask.
+        queries = min(queries, one.blocks.queries & -one.blocks.queries)
+        keys = min(keys, one.blocks.keys & -one.blocks.keys)
+    warps = tiling.warps if queries * keys >= tiling.warps * 1024 else 4
+    return replace(tiling, queries=queries, keys=keys, warps=warps)
+
+
+def _for_heads(one: Attention, width: int) -> AttentionTiling:
+    """The tiling of long sequences."""
+    if one.operand("query").dtype is torch.float32:
+        if one.form == FORWARD:
+            return AttentionTiling(64, 32, 4, 2) if width <= 128 else AttentionTiling(32, 32, 4, 1)
+        return AttentionTiling(32, 32, 4, 1) if width <= 128 else AttentionTiling(16, 16, 4, 1)
+    if width <= 64:
+        return AttentionTiling(64, 64, 4, 3)
+    if width <= 128:
+        if one.form == FORWARD:
+            return AttentionTiling(128, 128, 8, 2)
+        if one.form == KEY_VALUE_GRADIENTS and not _is_plain(one):
+            return AttentionTiling(64, 128, 8, 2)  # more registers: a program has two tiles more
+        return AttentionTiling(64, 64, 4, 2)
+    if one.form == KEY_VALUE_GRADIENTS:
+        return AttentionTiling(32, 64, 8, 1)
+    return AttentionTiling(64, 64, 4, 2) if one.form == FORWARD else AttentionTiling(64, 32, 4, 2)
+
+
+def _is_plain(one: Attention) -> bool:
+    """Whether gradients of scores are those of what they become."""
+    return any(
+        isinstance(s, Load) and s.buffer == GRADIENTS and s.name == one.gradient for s in one.body
+    )

@@ -1,0 +1,299 @@
+"""Decide which attention becomes kernels of `codegen/triton/flex_attention.py`, and write the rest
+out as matrix products.
+
+    scores = flambeau.flex_scores(q, k, ...); ...; out, lse, most = flambeau.flex_attend(...)
+    ->  the same, if `refusal` has nothing against it
+    ->  aten.bmm, ..., aten.bmm on all scores
+
+One kernel computes the gradients of values and keys: the former's call, and what reads it, is moved
+behind the latter's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims import sizes
+from flambeau_prims.decompose import decompose
+from flambeau_prims.flex_attention import (
+    EAGER,
+    READERS,
+    SCORES_OF,
+    flex_key_gradient,
+    flex_query_gradient,
+    flex_scores,
+    flex_slopes,
+    flex_value_gradient,
+    values_of_scores,
+)
+from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.graph import Graph, Node, Value, map_values, values_in
+from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.tracer import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+WIDEST = 256
+"""The widest head of a tile."""
+SMALLEST_BLOCK = 16
+_BY_ELEMENT = (Kind.POINTWISE, Kind.VIEW, Kind.INDEX, Kind.FACTORY, Kind.LAYOUT)
+
+
+def fuse_attention(graph: Graph) -> Graph:
+    """Rewrite the attention of `graph`, in place."""
+    if not any(node.op in EAGER for node in graph.nodes):
+        return graph
+    for group, reason in attention_groups(graph):
+        if reason is not None:
+            _write_out(graph, set(group))
+    pair_gradients(graph)
+    return graph
+
+
+def attention_groups(graph: Graph) -> list[tuple[list[Node], str | None]]:
+    """The calls that share scores, and why they cannot become kernels, if so."""
+    if not any(node.op in EAGER for node in graph.nodes):
+        return []
+    between = values_of_scores(graph)
+    users = graph.users()
+    kept = set(graph.live_at_exit())
+    # The call that the scores of a Value begin with.
+    begins: dict[Value, set[Node]] = {}
+    groups: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        own = set().union(*(begins.get(value, ()) for value in node.operands()))
+        if node.op in SCORES_OF and node.op not in READERS:
+            groups[node] = [node]
+            own = {node}
+        elif node.op in READERS:
+            for begin in own:
+                groups[begin].append(node)
+        for out in node.outputs:
+            if out is not None and out in between:
+                begins[out] = own
+    reasons: dict[Node, str] = {}
+    for node in graph.nodes:
+        if node.op in EAGER:
+            own = {node} if node in groups else set().union(
+                *(begins.get(value, ()) for value in node.operands())
+            )  # fmt: skip
+            reason = refusal(node, between) if len(own) == 1 else "scores of several products"
+            if reason is not None:
+                reasons |= dict.fromkeys(own, reason)
+    for value, own in begins.items():
+        leaves = value in kept or any(
+            not (
+                all(out in between for out in user.outputs)
+                or (user.op in READERS and _reads_only_scores(user, value))
+            )
+            for user in users[value]
+        )
+        if leaves:
+            reasons |= dict.fromkeys(own, "scores that something else reads")
+    alone = [
+        ([node], "scores that do not begin with a product")
+        for node in graph.nodes
+        if node.op in READERS and not any(node in group for group in groups.values())
+    ]
+    return [*((group, reasons.get(begin)) for begin, group in groups.items()), *alone]
+
+
+def _reads_only_scores(node: Node, value: Value) -> bool:
+    others = [arg for at, arg in enumerate(node.args) if at not in READERS[node.op]]
+    return all(other is not value for other in values_in(others))
+
+
+# 1. Matrix products instead
+
+
+def _write_out(graph: Graph, calls: set[Node]) -> None:
+    """Replace calls by what they do in eager torch."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node not in calls:
+            nodes.append(node)
+            continue
+        written = _functional(node, graph)
+        given: dict[Any, Any] = dict(
+            zip(written.inputs, dict.fromkeys(node.operands()), strict=True)
+        )
+        prefix = next(out.name for out in node.outputs if out is not None)
+        for inner in written.nodes:
+            _substitute(inner, given)
+            inner.where = node.where
+            for out in inner.outputs:
+                if out is not None:
+                    out.name = f"{prefix}_{out.name}"
+            nodes.append(inner)
+        new = {
+            old: given.get(result, result)
+            for old, result in zip(node.outputs, written.outputs, strict=True)
+        }
+        _replace_uses(graph, new)
+    graph.nodes = nodes
+
+
+def _substitute(node: Node, new: dict[Any, Any]) -> None:
+    node.args = map_values(node.args, lambda x: new.get(x, x))
+    node.kwargs = map_values(node.kwargs, lambda x: new.get(x, x))
+
+
+def _replace_uses(graph: Graph, new: dict[Any, Any]) -> None:
+    for node in graph.nodes:
+        _substitute(node, new)
+    graph.outputs = [new.get(out, out) if isinstance(out, Value) else out for out in graph.outputs]
+    graph.writes = [(target, new.get(value, value)) for target, value in graph.writes]
+
+
+def _functional(node: Node, graph: Graph) -> Graph:
+    """What a call does, in primitives and ATen calls; its inputs are the call's operands."""
+    operands = list(dict.fromkeys(node.operands()))
+    tracer = Tracer(graph.env, device=operands[0].spec.device)
+    fakes = {value: tracer.fake(value.spec) for value in operands}
+    with torch.no_grad(), FunctionTable(tracer.device), tracer:
+        results = EAGER[node.op](*map_values(node.args, fakes.__getitem__))
+    results = results if isinstance(results, tuple) else (results,)
+    assert not tracer.constants, node
+    outputs = [result.value for result in results]
+    return decompose(Graph(list(tracer.inputs), tracer.nodes, outputs, env=graph.env))
+
+
+# 2. Two gradients in one kernel
+
+
+def pair_gradients(graph: Graph) -> None:
+    """Move each gradient of values to the gradient of keys of the same scores."""
+    for value_node in [node for node in graph.nodes if node.op is flex_value_gradient]:
+        key_node = partner(graph.nodes, value_node)
+        if key_node is None:
+            continue
+        start, end = graph.nodes.index(value_node), graph.nodes.index(key_node)
+        if end < start:
+            continue
+        delayed = {out for out in value_node.outputs if out is not None}
+        first: list[Node] = []
+        then: list[Node] = []
+        for node in graph.nodes[start + 1 : end + 1]:
+            late = any(value in delayed for value in node.operands())
+            (then if late else first).append(node)
+            if late:
+                delayed.update(out for out in node.outputs if out is not None)
+        if key_node in first:
+            graph.nodes[start : end + 1] = [*first[:-1], value_node, key_node, *then]
+
+
+# 3. What becomes a kernel
+
+
+def refusal(node: Node, between: set[Value]) -> str | None:
+    """Why a call cannot become a kernel, or None; `between`: `values_of_scores` of its graph."""
+    tensors = [value for value in node.operands() if value not in between]
+    result = next(out for out in node.outputs if out is not None)
+    if result.spec.device.type != "cuda":
+        return "a device without a kernel for attention"
+    wide = [value for value in tensors if value.spec.ndim == 4 and _is_float(value)]
+    if len({value.spec.dtype for value in wide}) != 1 or wide[0].spec.dtype not in DTYPES:
+        return "queries, keys and values of several dtypes, or of one without a kernel"
+    for value in wide:
+        _, heads, _, width = value.spec.shape
+        if not isinstance(heads, int) or not isinstance(width, int) or not 0 < width <= WIDEST:
+            return f"heads that are wider than {WIDEST}, or of a width that varies"
+        if any(size == 0 for size in value.spec.shape):
+            return "no elements"
+    if node.op in (flex_value_gradient, flex_key_gradient):
+        of, by = (node.args[4], node.args[3]) if node.op is flex_value_gradient else (
+            node.args[2], node.args[1]
+        )  # fmt: skip
+        if not sizes.eq(of.spec.shape[0], by.spec.shape[0]):
+            return "gradients of keys and values that several batches share"
+    for arg in node.args:
+        if isinstance(arg, (list, tuple)):
+            if any(table.spec.dtype is not torch.int32 for table in arg):
+                return "a block mask that is not of int32"
+            block = min(node.args[-2:])
+            if arg and (
+                not isinstance(block, int) or any(b % SMALLEST_BLOCK for b in node.args[-2:])
+            ):
+                return f"blocks of a mask that are no multiple of {SMALLEST_BLOCK}"
+    if node.op is flex_value_gradient or node.op is flex_key_gradient:
+        rows, columns = node.args[-4:-2]
+        if rows and not columns:
+            return "a block mask without blocks by keys"
+    if node.op is flex_scores and not isinstance(node.args[2], float):
+        return "a scale that varies"
+    for position in READERS.get(node.op, ()):
+        reason = _refused_element(node.args[position], between)
+        if reason is not None:
+            return reason
+    if node.op in (flex_query_gradient, flex_key_gradient) and slopes_behind(node.args[0]) is None:
+        return "slopes of several scores, or of none"
+    return None
+
+
+def _is_float(value: Value) -> bool:
+    return value.spec.dtype.is_floating_point
+
+
+def _refused_element(value: Value, between: set[Value]) -> str | None:
+    """Why the elements of a Value cannot be computed where scores are."""
+    pending, visited = [value], set()
+    while pending:
+        one = pending.pop()
+        producer = one.producer
+        if one in visited or one not in between or producer is None or producer.op in EAGER:
+            continue
+        visited.add(one)
+        if not isinstance(producer.op, Prim) or producer.op.kind not in _BY_ELEMENT:
+            return f"scores that {producer.op} computes"
+        if producer.op.name in ("random_words", "empty"):
+            return f"scores that {producer.op} computes"
+        pending += producer.operands()
+    return None
+
+
+def partner(nodes: Iterable[Node], value_node: Node) -> Node | None:
+    """The call for the gradient of keys whose slopes are those of the same scores."""
+    for node in nodes:
+        if node.op is flex_key_gradient:
+            slopes = slopes_behind(node.args[0])
+            if slopes is not None and slopes.args[:2] == value_node.args[:2]:
+                return node
+    return None
+
+
+def slopes_behind(value: Value) -> Node | None:
+    """The one call of `flex_slopes` that a Value is computed from."""
+    found: dict[Node, None] = {}
+    pending, visited = [value], set()
+    while pending:
+        one = pending.pop()
+        producer = one.producer
+        if one in visited or producer is None:
+            continue
+        visited.add(one)
+        if producer.op is flex_slopes:
+            found[producer] = None
+        elif producer.op not in EAGER:
+            pending += producer.operands()
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def scores_behind(value: Value) -> Node:
+    """The call of `flex_scores` that a Value is computed from."""
+    pending, visited = [value], set()
+    while pending:
+        one = pending.pop()
+        producer = one.producer
+        if one in visited or producer is None:
+            continue
+        visited.add(one)
+        if producer.op is flex_scores:
+            return producer
+        if producer.op not in EAGER:
+            pending += producer.operands()
+    raise ValueError(f"{value} is computed from no scores")

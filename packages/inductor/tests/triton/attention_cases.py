@@ -1,0 +1,189 @@
+"""Attention whose scores a function changes, forward and backward in one graph, with inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.decompose import decompose
+from flambeau_prims.flex_attention import flex_attend, flex_scores
+from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.graph import Graph
+from flambeau_prims.spec import spec_of
+from flambeau_prims.tracer import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    Function = Callable[..., Any]
+
+
+@dataclass
+class AttentionCase:
+    """Inputs: query, key, value, the gradient of the result, then what the functions read."""
+
+    name: str
+    change: Function
+    visible: Function
+    tensors: list[Tensor]
+    captured: list[Tensor] = field(default_factory=list)
+    block: int = 0
+    scale: float = 0.3
+    backward: bool = True
+    of_captured: bool = False
+
+    def positions(self) -> list[Tensor]:
+        """Batch, head, query and key of each score."""
+        query, key = self.tensors[:2]
+        sizes = (*query.shape[:3], key.shape[2])
+        return list(torch.meshgrid(*map(torch.arange, sizes), indexing="ij"))
+
+    def blocks(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors of a BlockMask, by rows and by columns."""
+        if not self.block:
+            return [], []
+        seen = self.visible(*self.positions(), *self.captured)[:1, :1]
+        counts = [-(-size // self.block) for size in seen.shape[2:]]
+        whole = torch.zeros(1, 1, *(count * self.block for count in counts), dtype=torch.bool)
+        whole[:, :, : seen.shape[2], : seen.shape[3]] = seen
+        number = whole.view(1, 1, counts[0], self.block, counts[1], self.block).sum((3, 5))
+        full = number == self.block**2
+        partial = (number > 0) & ~full
+        return tuple(  # type: ignore[return-value]
+            [table for which in (partial, full) for table in _tables(which.transpose(*dims))]
+            for dims in ((2, 2), (2, 3))
+        )
+
+    def inputs(self) -> list[Tensor]:
+        rows, columns = self.blocks()
+        return [*self.tensors, *self.captured, *rows, *columns]
+
+    def graph(self, device: str) -> Graph:
+        """The primitives of result, log-sum-exp and gradients."""
+        tracer = Tracer(device=device)
+        specs = [spec_of(one).replace(device=torch.device(device, 0)) if device != "cpu"
+                 else spec_of(one) for one in self.inputs()]  # fmt: skip
+        with FunctionTable(tracer.device), tracer:
+            fakes = [
+                tracer.fake(spec, requires_grad=self.backward and at < 3)
+                for at, spec in enumerate(specs)
+            ]
+            results = self.run(fakes, torch.device(device))
+        outputs = [one.value for one in results]
+        return decompose(Graph(list(tracer.inputs), tracer.nodes, outputs))
+
+    def run(self, inputs: list[Any], device: torch.device) -> list[Any]:
+        query, key, value, dout, *rest = inputs
+        captured, tables = rest[: len(self.captured)], rest[len(self.captured) :]
+        if self.of_captured:
+            captured = [one.requires_grad_() for one in captured]
+        half = len(tables) // 2
+        blocks = (tables[:half], tables[half:], self.block or 128, self.block or 128)
+        scores = flex_scores(query, key, self.scale, *blocks)
+        places = [
+            torch.arange(size, device=device).view([-1 if d == dim else 1 for d in range(4)])
+            for dim, size in enumerate(scores.shape)
+        ]
+        changed = self.change(scores, *places, *captured)
+        seen = self.visible(*places, *captured).expand(scores.shape)
+        out, lse, most = flex_attend(changed.expand(scores.shape), seen, query, value, *blocks)
+        if not self.backward:
+            return [out, lse, most]
+        wanted = [query, key, value]
+        if self.of_captured:
+            wanted += captured
+        return [out, lse, *torch.autograd.grad(out, wanted, dout)]
+
+
+def _tables(which: Tensor) -> tuple[Tensor, Tensor]:
+    order = torch.argsort(which.int(), dim=-1, descending=True, stable=True)
+    return which.sum(-1).int().contiguous(), order.int().contiguous()
+
+
+def _tensors(
+    batch: int, heads: int, kv_heads: int, queries: int, keys: int, width: int, value_width: int,
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:  # fmt: skip
+    shapes = [
+        (batch, heads, queries, width),
+        (batch, kv_heads, keys, width),
+        (batch, kv_heads, keys, value_width),
+    ]
+    shapes.append((batch, heads, queries, value_width))
+    return [torch.randn(shape).to(dtype) for shape in shapes]
+
+
+def plain(score: Any, *_: Any) -> Any:
+    return score
+
+
+def everything(b: Any, h: Any, i: Any, j: Any, *_: Any) -> Any:
+    return (i >= 0) & (j >= 0)
+
+
+def causal(b: Any, h: Any, i: Any, j: Any, *_: Any) -> Any:
+    return i >= j
+
+
+def window(b: Any, h: Any, i: Any, j: Any, *_: Any) -> Any:
+    return (i - j).abs() <= 7
+
+
+def late(b: Any, h: Any, i: Any, j: Any, *_: Any) -> Any:
+    return (i > 5) & (j <= i)
+
+
+def relative(score: Any, b: Any, h: Any, i: Any, j: Any, *_: Any) -> Any:
+    return score + (j - i) * 0.01 + b * 0.1
+
+
+def capped(score: Any, b: Any, h: Any, i: Any, j: Any, slopes: Any) -> Any:
+    return torch.tanh(score / 5) * 5 + slopes[h] * (j - i)
+
+
+def biased(score: Any, b: Any, h: Any, i: Any, j: Any, bias: Any) -> Any:
+    return score + bias[h, i, j]
+
+
+def same_document(b: Any, h: Any, i: Any, j: Any, documents: Any) -> Any:
+    return (documents[i] == documents[j]) & (i >= j)
+
+
+def attention_cases() -> Iterator[AttentionCase]:
+    """Odd lengths, grouped heads, block masks, strides, dtypes, rows that see nothing."""
+    torch.manual_seed(0)
+    case, tensors = AttentionCase, _tensors
+    yield case("plain", plain, everything, tensors(2, 2, 2, 64, 64, 16, 16))
+    yield case("odd", relative, causal, tensors(2, 4, 2, 70, 45, 24, 20))
+    yield case("capped", capped, window, tensors(1, 2, 2, 70, 70, 16, 16), [torch.rand(2)], 32)
+    yield case("biased", biased, late, tensors(1, 2, 1, 33, 70, 16, 8), [torch.randn(2, 33, 70)])
+    documents = torch.arange(96) // 20
+    yield case("documents", plain, same_document, tensors(2, 2, 2, 96, 96, 16, 16), [documents], 16)
+    yield case("one query", relative, everything, tensors(3, 4, 2, 1, 90, 16, 16))
+    for dtype in (torch.bfloat16, torch.float16):
+        yield case(f"{dtype}", relative, causal, tensors(1, 2, 2, 64, 64, 32, 32, dtype), [], 32)
+    turned = [
+        x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors(2, 2, 2, 40, 40, 16, 16)
+    ]
+    yield case("turned", plain, causal, turned)
+    gaps = [x[..., ::2] for x in tensors(1, 2, 2, 40, 40, 32, 32)]
+    yield case("gaps", plain, causal, gaps)
+    yield case("inference", relative, late, tensors(1, 2, 2, 40, 40, 16, 16), backward=False)
+    yield case("negative scale", plain, causal, tensors(1, 2, 2, 40, 40, 16, 16), scale=-0.5)
+
+
+def worst(got: list[Tensor], exact: list[Tensor]) -> float:
+    """The largest difference, relative to the largest finite value of each result."""
+    result = 0.0
+    for one, other in zip(got, exact, strict=True):
+        one, other = one.double(), other.double()
+        difference = torch.where(one == other, 0.0, (one - other).abs())
+        largest = other[other.isfinite()].abs().max()
+        error = float(difference.max() / largest)
+        result = max(result, math.inf if math.isnan(error) else error)
+    return result

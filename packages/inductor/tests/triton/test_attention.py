@@ -1,0 +1,152 @@
+"""Kernels of attention in Triton's interpreter, against the operators in float64; their cubins.
+
+The interpreter is chosen when Triton is imported, so the cases run in a process of their own: this
+file, run as a program.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+if __name__ == "__main__":
+    import interpreter  # sets TRITON_INTERPRET before Triton is imported
+
+from attention_cases import AttentionCase, attention_cases, worst
+
+from flambeau_inductor import compile_graph
+from flambeau_inductor.options import InductorOptions
+from flambeau_inductor.pipeline import schedule_graph
+from flambeau_prims.evaluate import run_graph
+from flambeau_runtime import load
+from flambeau_runtime import program as rt
+
+CHECKED = InductorOptions(debug_checks=True)
+CASES = list(attention_cases())
+
+
+def run_program(program: rt.Program, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A Program of static sizes whose steps are launches of Triton kernels."""
+    tensors = {one.name: one for one in program.tensors}
+    kernels = {one.name: one for one in program.kernels}
+    env: dict[str, torch.Tensor] = dict(zip(program.inputs, inputs, strict=True))
+    for step in program.steps:
+        match step:
+            case rt.Allocate(name):
+                one: Any = tensors[name]
+                dtype = getattr(torch, one.dtype)
+                env[name] = torch.empty_strided(one.shape, one.stride, dtype=dtype)
+                if dtype.is_floating_point:
+                    env[name].fill_(torch.nan)
+            case rt.View(name, base):
+                one, whole = tensors[name], tensors[base]
+                start = env[base].storage_offset() + one.offset - whole.offset
+                env[name] = env[base].as_strided(one.shape, one.stride, start)
+            case rt.Launch(name, buffers, (), grid):
+                kernel = kernels[name]
+                text = program.sources[kernel.source].text
+                given = [env[buffer] for buffer in buffers]
+                interpreter.run(text, name, given, (), grid, kernel.meta["constants"])
+            case rt.Free():
+                pass
+            case _:
+                raise TypeError(f"no launch: {step}")
+    return [env[out] for out in program.outputs if isinstance(out, str)]
+
+
+def difference(case: AttentionCase) -> str | None:
+    """What is wrong with the results of a case; None if nothing is."""
+    program = compile_graph(case.graph("cuda"), CHECKED)
+    inputs = case.inputs()
+    got = run_program(program, inputs)
+    expected = run_graph(case.graph("cpu"), inputs)
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    exact = case.run([x.requires_grad_(case.backward and n < 3) for n, x in enumerate(wide)],
+                     torch.device("cpu"))  # fmt: skip
+    for one, other in zip(got, expected, strict=True):
+        if (one.shape, one.dtype, one.stride()) != (other.shape, other.dtype, other.stride()):
+            return f"{one.shape} {one.dtype} {one.stride()}, not {other.shape} {other.stride()}"
+    ours, theirs = (worst(list(each), [x.detach() for x in exact]) for each in (got, expected))
+    return None if ours <= 3 * theirs + 1e-6 else f"an error of {ours}, eager's is {theirs}"
+
+
+if __name__ == "__main__":
+    report: dict[str, str | None] = {}
+    for chosen in CASES:
+        try:
+            report[chosen.name] = difference(chosen)
+        except Exception as error:
+            report[chosen.name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(report))
+
+
+@pytest.fixture(scope="module")
+def report_of_interpreter() -> dict[str, str | None]:
+    """What each case differs in."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_case_equals_the_operators(report_of_interpreter: dict[str, str | None]) -> None:
+    assert len(report_of_interpreter) == len(CASES)
+    wrong = {name: text for name, text in report_of_interpreter.items() if text is not None}
+    assert not wrong, "\n".join(f"{name}: {text}" for name, text in wrong.items())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_tensor_of_scores_is_stored(case: AttentionCase) -> None:
+    program = compile_graph(case.graph("cuda"), CHECKED)
+    assert not any(isinstance(step, rt.Extern) for step in program.steps)
+    pairs = case.tensors[0].shape[2] * case.tensors[1].shape[2]
+    given = set(program.inputs)
+    for one in program.tensors:
+        assert one.name in given or tuple(one.shape[2:]) != (pairs,), one
+        assert one.name in given or tuple(one.shape[-2:]) != (
+            case.tensors[0].shape[2],
+            case.tensors[1].shape[2],
+        ), one
+    launched = [step.kernel for step in program.steps if isinstance(step, rt.Launch)]
+    forms = ["forward"] + ["query_gradient", "key_value_gradients"] * case.backward
+    assert sum("attention" in name for name in launched) == len(forms)
+    for form in forms:
+        assert any(f"attention_{form}" in name for name in launched)
+
+
+def test_what_does_not_suit_is_written_out_with_a_reason() -> None:
+    """A gradient of what the score function reads needs all scores in memory; so do wide heads."""
+    (biased,) = [one for one in CASES if one.name == "biased"]
+
+    case = replace(biased, of_captured=True)
+    schedule = schedule_graph(case.graph("cuda"), CHECKED)
+    assert "scores that something else reads" in {r.reason for r in schedule.refusals}
+    inputs = [one.detach() for one in case.inputs()]
+    expected = run_graph(case.graph("cpu"), inputs)
+    program = compile_graph(case.graph("cpu"), CHECKED)
+    torch.testing.assert_close(load(program)(*inputs), tuple(expected), rtol=1e-4, atol=1e-5)
+    wide = replace(biased, tensors=[torch.randn(1, 2, 33, 300) for _ in range(4)])
+    wide.captured = [torch.randn(2, 33, 33)]
+    reasons = [r.reason for r in schedule_graph(wide.graph("cuda"), CHECKED).refusals]
+    assert any("wider than" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("name", ["capped", "documents", "torch.bfloat16"])
+def test_compiles_for_sm_90(name: str) -> None:
+    pytest.importorskip("triton")
+    from flambeau_runtime.build.triton import build_cubin
+
+    (case,) = [one for one in CASES if one.name == name]
+    program = compile_graph(case.graph("cuda"), CHECKED)
+    for kernel in program.kernels:
+        if "attention" in kernel.name:
+            source = program.sources[kernel.source].text
+            assert build_cubin(source, kernel.name, kernel.meta, 90).image.startswith(b"\x7fELF")
