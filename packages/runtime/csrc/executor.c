@@ -651,7 +651,7 @@ PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t narg
 
 /* executor.spend(list) -> outputs: a call with the items of the list, which is empty afterwards. Nobody else holding them,
  * inputs go as the program frees them. */
-PyObject *executor_spend(PyObject *self, PyObject *list)
+static PyObject *spend(PyObject *self, PyObject *list, PyObject *launches)
 {
     const Executor *ex = (Executor *)self;
     if (!PyList_Check(list) || PyList_GET_SIZE(list) != ex->n_inputs)
@@ -660,24 +660,25 @@ PyObject *executor_spend(PyObject *self, PyObject *list)
     PyObject **args = PyMem_Malloc(ex->n_inputs * sizeof *args + 1);
     if (args == NULL) return PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < ex->n_inputs; i++) args[i] = Py_NewRef(PyList_GET_ITEM(list, i));
-    PyObject *result = PyList_SetSlice(list, 0, ex->n_inputs, NULL) ? NULL : run_large(ex, args, NULL, args);
+    PyObject *result = PyList_SetSlice(list, 0, ex->n_inputs, NULL) ? NULL : run_large(ex, args, launches, args);
     for (Py_ssize_t i = 0; i < ex->n_inputs; i++) Py_XDECREF(args[i]);
     PyMem_Free(args);
     return result;
 }
 
-/* executor.trace(*args) -> (outputs, launches): a call while its stream is being captured. */
-static PyObject *executor_trace(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+PyObject *executor_spend(PyObject *self, PyObject *list) { return spend(self, list, NULL); }
+
+/* executor.trace(args) -> (outputs, launches): a call while its stream is being captured; the items of a list are spent. */
+static PyObject *executor_trace(PyObject *self, PyObject *args)
 {
     const Executor *ex = (Executor *)self;
-    if (nargs != ex->n_inputs)
-        return PyErr_Format(PyExc_TypeError, "%s takes %zd positional arguments, got %zd", ex->name, ex->n_inputs, nargs);
-    PyObject *launches = PyList_New(0);
-    PyObject *outputs = launches == NULL ? NULL : run_large(ex, args, launches, NULL);
-    PyObject *both = outputs == NULL ? NULL : PyTuple_Pack(2, outputs, launches);
-    Py_XDECREF(outputs);
+    if (!PyList_Check(args) && (!PyTuple_Check(args) || PyTuple_GET_SIZE(args) != ex->n_inputs))
+        return PyErr_Format(PyExc_TypeError, "%s takes a list or tuple of %zd arguments", ex->name, ex->n_inputs);
+    PyObject *launches = PyList_New(0), *outputs = NULL;
+    if (launches != NULL) outputs = PyList_Check(args) ? spend(self, args, launches) : run_large(ex, &PyTuple_GET_ITEM(args, 0), launches, NULL);
+    if (outputs != NULL) return Py_BuildValue("(NN)", outputs, launches);
     Py_XDECREF(launches);
-    return both;
+    return NULL;
 }
 
 /* 7. The type */
@@ -755,8 +756,8 @@ static PyMemberDef executor_members[] = {
 };
 
 static PyMethodDef executor_methods[] = {
-    {"trace", (PyCFunction)(void (*)(void))executor_trace, METH_FASTCALL,
-     "trace(*args) -> (outputs, launches): run while the stream is being captured; for each kernel launch (node, kernel, grid, "
+    {"trace", executor_trace, METH_O,
+     "trace(args) -> (outputs, launches): run while the stream is being captured, spending the items of a list; for each kernel launch (node, kernel, grid, "
      "pointers, ints), None where its grid is empty."},
     {"spend", executor_spend, METH_O, "spend(list) -> outputs: a call with the items of a list, which it empties: inputs go after their last use."},
     {NULL},

@@ -38,7 +38,7 @@ static PyObject *read_settings(const Launcher *self)
 }
 
 /* The recording that serves the call, at the front of the list from now on; NULL if none does. */
-static Recording *find(Launcher *self, PyObject *const *args)
+static Recording *find(Launcher *self, PyObject *const *args, int spending)
 {
     const Executor *ex = (Executor *)self->executor;
     int64_t symbols[MAX_SYMBOLS];
@@ -57,7 +57,7 @@ static Recording *find(Launcher *self, PyObject *const *args)
     Recording *found = NULL;
     for (Py_ssize_t i = 0; found == NULL && i < self->n_recordings; i++) {
         Recording *recording = self->recordings[i];
-        const int match = recording_match(recording, args, stream, symbols, settings);
+        const int match = recording_match(recording, args, stream, symbols, settings, spending);
         if (match == MATCH) {
             memmove(&self->recordings[1], &self->recordings[0], i * sizeof recording);
             found = self->recordings[0] = recording;
@@ -75,7 +75,7 @@ static PyObject *launcher_vectorcall(PyObject *object, PyObject *const *args, si
     /* The collector clears the policy of an unreachable launcher, which finalizers can still call. */
     if (PyVectorcall_NARGS(nargsf) != ex->n_inputs || kwnames != NULL || self->policy == NULL)
         return plain(object, args, nargsf, kwnames);
-    Recording *recording = self->n_recordings == 0 ? NULL : find(self, args);
+    Recording *recording = self->n_recordings == 0 ? NULL : find(self, args, 0);
     if (recording != NULL) return recording_replay(recording, args);
     PyObject *policy = Py_NewRef(self->policy);
     PyObject *result = PyObject_Vectorcall(policy, args, nargsf, NULL);
@@ -83,15 +83,26 @@ static PyObject *launcher_vectorcall(PyObject *object, PyObject *const *args, si
     return result;
 }
 
-/* launcher.spend(list) -> outputs: as Executor.spend; a call that is not launched plainly drops its inputs when it returns. */
+/* launcher.spend(list) -> outputs: as Executor.spend; what a recording serves drops its inputs when it returns. */
 static PyObject *launcher_spend(PyObject *object, PyObject *list)
 {
     Launcher *self = (Launcher *)object;
-    if (self->vectorcall == plain || !PyList_Check(list)) return executor_spend(self->executor, list);
-    PyObject *args = PyList_AsTuple(list);
-    if (args == NULL || PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL)) return Py_XDECREF(args), NULL;
-    PyObject *result = PyObject_Call(object, args, NULL);
-    Py_DECREF(args);
+    if (self->vectorcall == plain || self->policy == NULL || !PyList_Check(list) ||
+        PyList_GET_SIZE(list) != ((Executor *)self->executor)->n_inputs)
+        return executor_spend(self->executor, list);
+    PyObject *result = NULL;
+    if (self->n_recordings > 0) {
+        PyObject *args = PyList_AsTuple(list);
+        if (args == NULL) return NULL;
+        Recording *recording = find(self, &PyTuple_GET_ITEM(args, 0), 1);
+        if (recording != NULL && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL) == 0)
+            result = recording_replay(recording, &PyTuple_GET_ITEM(args, 0));
+        Py_DECREF(args);
+        if (recording != NULL) return result;
+    }
+    PyObject *spend = PyObject_GetAttrString(self->policy, "spend");
+    if (spend != NULL) result = PyObject_CallOneArg(spend, list);
+    Py_XDECREF(spend);
     return result;
 }
 

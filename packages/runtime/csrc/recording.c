@@ -6,7 +6,8 @@
  *     buffer by a copy node whose source is patched (STAGED);
  *   - an output that is allocated for each call: patched into the nodes of our kernels, or filled by a copy node whose
  *     destination is patched;
- *   - an output in place (PINNED): always at the same address, handed out again only when nobody holds it any more.
+ *   - an output in place (PINNED): always at the same address, handed out again only when nobody holds it any more, nor what
+ *     another recording hands out in the same memory (watch).
  * Kernels that draw random numbers are passed words of a generator's state: of states that are inputs, and of the state that the
  * call reserves once for all its draws.
  * A call changes what differs from the call before, launches, and makes the output tensors.  All of it happens under the GIL.
@@ -82,7 +83,7 @@ struct Recording {
     PyObject *reserve; /* returns seed and offset that the draws count from; NULL if kernels draw nothing */
     void *exec, *stream, *context;
     int32_t device;
-    int replaying;
+    int replaying, spends; /* `spends`: a replay overwrites inputs */
     int64_t hits;
     Py_ssize_t n_inputs, n_fresh, n_symbols, n_sites, n_uses, n_copies, n_pinned, n_outputs;
     Py_ssize_t n_elements, n_reserved, n_draws;
@@ -102,8 +103,9 @@ struct Recording {
 /* 1. Whether it serves a call */
 
 enum Match recording_match(const Recording *r, PyObject *const *args, const void *stream, const int64_t *symbols,
-                           PyObject *settings)
+                           PyObject *settings, int spending)
 {
+    if (r->spends && !spending) return MATCH_OTHER;
     if (stream != r->stream || memcmp(symbols, r->symbols, r->n_symbols * sizeof *symbols) != 0) return MATCH_OTHER;
     const int same = PyObject_RichCompareBool(settings, r->settings, Py_EQ);
     if (same < 0) PyErr_Clear();
@@ -458,22 +460,25 @@ static int set_copies(Recording *self, PyObject *copies)
     return status ? -1 : 0;
 }
 
-/* pinned: (tensor, tensors of the recording's own that share its memory)... */
-static int set_pinned(Recording *self, PyObject *pinned)
+/* Append to the pinned tensors: (tensor, tensors of a recording that share its memory)... */
+static int add_pinned(Recording *self, PyObject *pinned)
 {
-    self->n_pinned = PyTuple_GET_SIZE(pinned);
-    self->pinned = zeroed(self->n_pinned, sizeof *self->pinned);
-    for (Py_ssize_t i = 0; self->pinned != NULL && i < self->n_pinned; i++) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(pinned);
+    Pinned *grown = PyMem_Realloc(self->pinned, (self->n_pinned + count + 1) * sizeof *grown);
+    if (grown == NULL) return PyErr_NoMemory(), -1;
+    self->pinned = grown;
+    for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *tensor;
         unsigned int own_uses;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(pinned, i), "O!I", torch_api.tensor_type, &tensor, &own_uses)) return -1;
-        self->pinned[i] = (Pinned){.tensor = handle_of(tensor), .own_uses = own_uses};
-        if (torch_api.get_data_ptr(self->pinned[i].tensor, &self->pinned[i].address)) {
+        grown[self->n_pinned + i] = (Pinned){.tensor = handle_of(tensor), .own_uses = own_uses};
+        if (torch_api.get_data_ptr(handle_of(tensor), &grown[self->n_pinned + i].address)) {
             PyErr_SetString(PyExc_RuntimeError, "an output in place has no memory");
             return -1;
         }
     }
-    return self->pinned == NULL ? -1 : 0;
+    self->n_pinned += count;
+    return 0;
 }
 
 /* outputs: (kind, at, value, offset, ndim, sizes, strides)... */
@@ -513,15 +518,16 @@ static int set_draws(Recording *self, PyObject *offsets, PyObject *draws)
 static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"executor", "keep", "replay", "exec", "device", "stream", "symbols", "settings", "inputs", "n_fresh", "fresh",
-                            "launches", "uses", "copies", "pinned", "n_outputs", "outputs", "reserve", "n_elements", "offsets", "draws", NULL};
+                            "launches", "uses", "copies", "pinned", "n_outputs", "outputs", "reserve", "n_elements", "offsets", "draws", "spends", NULL};
     PyObject *reserve, *offsets, *draws;
+    int spends;
     PyObject *executor, *keep, *replay, *symbols, *settings, *inputs, *fresh, *launches, *uses, *copies, *pinned, *outputs;
     unsigned long long exec, stream;
     int device, handle = 0;
     Py_ssize_t n_fresh, n_outputs, n_elements;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOKiKSO!SnSO!SSO!nSOnSS", names, &ExecutorType, &executor, &keep, &replay, &exec, &device,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOKiKSO!SnSO!SSO!nSOnSSp", names, &ExecutorType, &executor, &keep, &replay, &exec, &device,
                                      &stream, &symbols, &PyTuple_Type, &settings, &inputs, &n_fresh, &fresh, &PyTuple_Type, &launches, &uses, &copies,
-                                     &PyTuple_Type, &pinned, &n_outputs, &outputs, &reserve, &n_elements, &offsets, &draws))
+                                     &PyTuple_Type, &pinned, &n_outputs, &outputs, &reserve, &n_elements, &offsets, &draws, &spends))
         return NULL;
     Recording *self = (Recording *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -531,6 +537,7 @@ static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     self->replay = replay == Py_None ? NULL : Py_NewRef(replay);
     self->reserve = reserve == Py_None ? NULL : Py_NewRef(reserve);
     self->n_elements = n_elements;
+    self->spends = spends;
     self->exec = (void *)(uintptr_t)exec;
     self->stream = (void *)(uintptr_t)stream;
     self->device = device;
@@ -539,7 +546,7 @@ static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     if (status) cuda_failed(status, "opening the device");
     else if (self->keep != NULL && (self->symbols = executor_copy_ints(symbols, &self->n_symbols)) != NULL &&
              !set_memories(self, inputs, fresh, n_fresh) && !set_sites(self, launches) && !set_uses(self, uses) &&
-             !set_copies(self, copies) && !set_pinned(self, pinned) && !set_outputs(self, outputs, n_outputs) &&
+             !set_copies(self, copies) && !add_pinned(self, pinned) && !set_outputs(self, outputs, n_outputs) &&
              !set_draws(self, offsets, draws))
         return (PyObject *)self;
     Py_DECREF(self);
@@ -573,9 +580,22 @@ static PyObject *recording_replay_method(PyObject *object, PyObject *const *args
     return PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", self->executor->name, self->n_inputs, nargs);
 }
 
+/* recording.watch(pinned): replay only when nobody holds these tensors, which lie in its memory, too. */
+static PyObject *recording_watch(PyObject *object, PyObject *pinned)
+{
+    Recording *self = (Recording *)object;
+    if (!PyTuple_Check(pinned)) return PyErr_Format(PyExc_TypeError, "watch takes a tuple");
+    PyObject *keep = PyTuple_Pack(2, self->keep, pinned);
+    if (keep == NULL) return NULL;
+    Py_SETREF(self->keep, keep);
+    if (add_pinned(self, pinned)) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef recording_methods[] = {
     {"replay", (PyCFunction)(void (*)(void))recording_replay_method, METH_FASTCALL,
      "replay(*args) -> outputs: launch it on the arguments that it was recorded with."},
+    {"watch", recording_watch, METH_O, "watch(pinned): (tensor, own uses)... that must not be held by others during a replay."},
     {NULL},
 };
 

@@ -20,8 +20,9 @@ enum Match {
     MATCH_HELD,  /* the caller still holds what the last replay returned in place, or is in the middle of one */
 };
 
+/* `spending`: nobody reads the arguments after the call, so a recording may overwrite those that it frees. */
 enum Match recording_match(const Recording *recording, PyObject *const *args, const void *stream, const int64_t *symbols,
-                           PyObject *settings);
+                           PyObject *settings, int spending);
 
 /* Launch the graph for these arguments, which it must match; the outputs as a tuple, or NULL with an exception set. */
 PyObject *recording_replay(Recording *recording, PyObject *const *args);

@@ -195,7 +195,8 @@ def _make_function(
             ctx.kept = None
             if handles:
                 ctx.handles = {index: args[position] for index, position in handles}
-            if _default_hooks(True) is None:
+            ctx.owned = _default_hooks(True) is None
+            if ctx.owned:
                 ctx.save_for_backward(*inputs(args), *outputs(returned))
                 ctx.rest = intermediates(returned)
                 if watched:
@@ -238,11 +239,13 @@ def _make_function(
             ints = [values[name] for name in backward.sizes]
             arguments = [*checked, *rest, *ints, *given]
             del checked, rest, given
+            # Otherwise another backward, or a hook, may read the saved tensors again.
+            run = backward.spend if ctx.rest is None and ctx.owned else backward.keep
             if not torch.is_grad_enabled():
-                grads = backward.spend(arguments)
+                grads = run(arguments)
                 return (None, *(_defined(grads, reaching, missing) if missing else grads))
             with torch.no_grad():
-                grads = backward.spend(arguments)
+                grads = run(arguments)
             sources = [tangents[index] for index in with_tangents]
             inputs_kept = ctx.handles if handles else {}
             guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, twice)

@@ -41,6 +41,10 @@ class Backward:
     sizes: tuple[str, ...]
     tangents: frozenset[int]
 
+    def keep(self, args: list[Any]) -> tuple[Any, ...]:
+        """A call with the items of a list, which others read again."""
+        return self.run(*args)
+
     def spend(self, args: list[Any]) -> tuple[Any, ...]:
         """A call with the items of a list, which it empties: where the compiler's callable has such
         an entry, what nobody else holds is freed after its last use.

@@ -14,6 +14,7 @@ import torch
 
 from flambeau_runtime.graph_launch import policy as policy_module
 from flambeau_runtime.graph_launch.device import Gpu
+from flambeau_runtime.graph_launch.handover import Handover
 from flambeau_runtime.graph_launch.policy import (
     COPIED_BYTES,
     COPY_RATE,
@@ -93,6 +94,7 @@ class FakeRecorder:
     """Records what it is asked for; library inputs have to stay at their addresses."""
 
     library_inputs: list[int] = field(default_factory=list)
+    freed: tuple[int, ...] = ()
     stageable: frozenset[int] = frozenset()
     random: bool = False
     public: int = 1
@@ -100,6 +102,8 @@ class FakeRecorder:
     error: Exception | None = None
     busy: bool = False
     asked: list[tuple[frozenset[int], frozenset[int]]] = field(default_factory=list)
+    offered: list[Handover | None] = field(default_factory=list)
+    leaves: Handover | None = None
     during_replay: Callable[[], None] | None = None
 
     def record(
@@ -109,8 +113,10 @@ class FakeRecorder:
         settings: tuple[Any, ...],
         staged: frozenset[int],
         in_place: frozenset[int],
+        handover: Handover | None = None,
     ) -> Recorded | None:
         self.asked.append((staged, in_place))
+        self.offered.append(handover)
         if self.error is not None:
             raise self.error
         if self.busy:
@@ -121,7 +127,8 @@ class FakeRecorder:
             if position not in staged
         }
         recording = FakeRecording(self, stream, sizes_of(None, *args), settings, fixed)
-        return Recorded(recording, self.pinned, in_place, 8 * len(staged))
+        staged_bytes = 8 * len(staged)
+        return Recorded(recording, self.pinned, in_place, staged_bytes, self.leaves, handover)
 
 
 def sizes_of(executor: Any, *args: torch.Tensor) -> bytes:
@@ -167,6 +174,29 @@ class FakeLauncher:
         return rig.policy(*args)[0]
 
 
+class FakeExecutor:
+    """Launches kernel by kernel."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.spent = 0
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        rig = self.rig
+        if rig.during_call is not None:
+            rig.during_call()
+        if rig.outputs is not None:
+            outputs, rig.outputs = rig.outputs, None
+            return outputs
+        return ("plain",)
+
+    def spend(self, args: list[Any]) -> tuple[Any, ...]:
+        self.spent += 1
+        given = tuple(args)
+        args.clear()
+        return self(*given)
+
+
 class Rig:
     """A launcher and its policy, on fakes; `rig(*args)` is how the call was launched."""
 
@@ -192,23 +222,16 @@ class Rig:
             steps=(Extern("aten.mm.default", ()),) * launches,
             outputs=("y",),
         )
-        core: Any = SimpleNamespace(read_symbols=sizes_of)
+        core: Any = SimpleNamespace(read_symbols=sizes_of, use_count=lambda tensor: 1)
         gpu: Any = self.gpu
         made: Any = self.recorder
         self.told: list[str] = []
+        self.executor = FakeExecutor(self)
         self.policy = LaunchPolicy(
             program, self.executor, core, gpu, made, always=always, tell=self.told.append
         )
         self.launcher = FakeLauncher(self)
         self.policy.attach(self.launcher)
-
-    def executor(self, *args: Any) -> tuple[Any, ...]:
-        if self.during_call is not None:
-            self.during_call()
-        if self.outputs is not None:
-            outputs, self.outputs = self.outputs, None
-            return outputs
-        return ("plain",)
 
     def __call__(self, *args: torch.Tensor) -> str:
         return self.launcher(*args)
@@ -610,3 +633,94 @@ def test_refusals_are_told_where_graphs_were_asked_for(always: bool) -> None:
     for _ in range(3):
         rig(torch.empty(4))
     assert rig.told == ["it does not work"] * always
+
+
+# A forward and its backward
+
+
+def trained() -> tuple[Rig, Rig, Handover]:
+    """The rigs of a forward and of its backward, both recorded, and what one left to the other."""
+    pool: Any = object()
+    handover = Handover("arena", pool, [])
+    handover.recording = SimpleNamespace(watch=lambda pinned: None)
+    forward = Rig(FakeRecorder(leaves=handover, pinned=frozenset({X.data_ptr()})), always=True)
+    backward = Rig(FakeRecorder(freed=(0,), library_inputs=[0]), always=True)
+    assert forward.calls(2, X) == [PLAIN, REPLAYED]
+    assert [backward.policy.spend([X]) for _ in range(2)] == [(PLAIN,), (REPLAYED,)]
+    return forward, backward, handover
+
+
+def test_arguments_that_are_spent_go_after_their_last_use() -> None:
+    """In the calls before a recording too."""
+    rig = Rig()
+    args = [X]
+    for _ in range(TIMED_CALL):
+        args = [X]
+        rig.policy.spend(args)
+        assert args == []
+    assert rig.executor.spent == TIMED_CALL
+
+
+def test_a_backward_takes_over_what_its_forward_saved() -> None:
+    _, backward, handover = trained()
+    assert backward.recorder.offered == [handover]
+
+
+def test_a_backward_whose_arguments_are_read_again_takes_nothing_over() -> None:
+    _, backward, handover = trained()
+    other = Rig(FakeRecorder(freed=(0,), library_inputs=[0]), always=True)
+    assert other.calls(2, X) == [PLAIN, REPLAYED]
+    assert other.recorder.offered == [None]
+    handover.taken = True
+    third = Rig(FakeRecorder(freed=(0,), library_inputs=[0]), always=True)
+    third.policy.spend([X])
+    third.policy.spend([X])
+    assert third.recorder.offered == [None], "one backward takes it over"
+    assert backward.recorder.offered == [handover]
+
+
+def test_gradients_that_are_held_when_the_forward_runs_again() -> None:
+    """Both are recorded again, apart."""
+    forward, backward, handover = trained()
+    handover.outputs = ((torch.empty(4), 0),)  # the core counts one use
+    forward.held = True
+    assert forward(X) == PLAIN
+    assert handover.overstayed
+    assert not forward.launcher.recordings
+    forward.held = False
+    backward.launcher.last_match = MOVED
+    assert backward.policy.spend([X]) == (PLAIN,)
+    assert not backward.launcher.recordings, "it is of no use without its forward"
+    pool: Any = object()
+    forward.recorder.leaves = Handover("arena", pool, [])
+    assert forward(X) == REPLAYED
+    assert backward.policy.spend([X]) == (REPLAYED,)
+    assert backward.recorder.offered == [handover, None]
+
+
+def test_saved_tensors_that_are_held_drop_no_recording() -> None:
+    """Two forwards, then two backwards: the first forward's tensors are still to be read."""
+    forward, _, handover = trained()
+    forward.held = True
+    assert forward(X) == PLAIN
+    assert not handover.ended
+    assert len(forward.launcher.recordings) == 1
+
+
+def test_a_backward_is_recorded_if_its_forward_is() -> None:
+    """Though the device is its limit: it could not free what the forward's recording holds."""
+    pool: Any = object()
+    leaves = Handover("arena", pool, [])
+    forward = Rig(FakeRecorder(leaves=leaves, pinned=frozenset({X.data_ptr()})))
+    backward = Rig(FakeRecorder(freed=(0,), library_inputs=[0]))
+    apart = Rig(FakeRecorder(freed=(0,), library_inputs=[0]))
+    backward.gpu.device = apart.gpu.device = 100 * SECOND
+    for _ in range(TIMED_CALL):
+        forward(X)
+        backward.policy.spend([X])
+        apart.policy.spend([X])
+    other = torch.zeros(4)
+    assert forward(X) == REPLAYED
+    assert apart.policy.spend([other]) == (PLAIN,)
+    assert backward.policy.spend([X]) == (REPLAYED,)
+    assert backward.recorder.offered == [leaves]

@@ -7,6 +7,8 @@
 | is it worth it now, and what has to be copied? | `policy.py`, which asks `device.py` |
 | whose memory do recordings allocate? | `pool.py` |
 | record one call | `record.py` |
+| which memory do a forward and its backward share? | `handover.py` |
+| where are the workspaces of cuBLAS? | `workspaces.py` |
 | replay it | `csrc/recording.c`, found by `csrc/launcher.c` |
 """
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from flambeau_runtime.graph_launch.device import Gpu
+    from flambeau_runtime.graph_launch.handover import Handover
     from flambeau_runtime.graph_launch.record import Recorder
     from flambeau_runtime.program import Program
 
@@ -97,6 +98,10 @@ class Situation:
     moves: Counter[int] = field(default_factory=Counter)
     in_place: set[int] = field(default_factory=set)
     """Large outputs that the caller was seen to drop before the next call."""
+    apart: bool = False
+    """Whether callers hold the results when they call the forward again, whose memory therefore is
+    not taken over.
+    """
     misses: int = 0
     records: list[Recorded] = field(default_factory=list)
 
@@ -144,6 +149,16 @@ class LaunchPolicy:
         """Launch one call. What comes while another thread, or a finalizer inside this one, asks is
         launched plainly.
         """
+        return self._launch(args)
+
+    def spend(self, args: list[Any]) -> tuple[Any, ...]:
+        """Launch one call whose arguments nobody reads again, and empty their list."""
+        try:
+            return self._launch(args)
+        finally:
+            args.clear()
+
+    def _launch(self, args: Sequence[Any]) -> tuple[Any, ...]:
         stream = self.gpu.current_stream()
         if self.gpu.is_capturing(stream):
             return self._postpone("the caller captures its stream", args)
@@ -162,16 +177,16 @@ class LaunchPolicy:
         situation = self._situation((stream, symbols, settings))
         situation.calls += 1
         if situation.verdict is not None:
-            return self.executor(*args)
+            return self._plain(args)
         self._note_addresses(situation, args)
         timed_call = self._timed_call()
         if situation.timing is None:
             self.postponed = f"call {timed_call + 1} with equal sizes on one stream may be"
             if situation.calls < timed_call:
-                return self.executor(*args)
+                return self._plain(args)
             return self._timed(situation, args)
-        if not self._wanted(situation):
-            return self.executor(*args)
+        if not self._wanted(situation, args):
+            return self._plain(args)
         if (thread := self._other_that_may_draw()) is not None:
             return self._postpone(f"another thread may draw random numbers ({thread})", args)
         return self._record(situation, stream, settings, args)
@@ -189,10 +204,16 @@ class LaunchPolicy:
         reason = verdicts[0] if verdicts else f"not yet recorded: {self.postponed}"
         return f"launched kernel by kernel: {reason}"
 
+    def _plain(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Launch kernel by kernel; what is in a list goes after its last use."""
+        result: tuple[Any, ...]
+        result = self.executor.spend(args) if isinstance(args, list) else self.executor(*args)
+        return result
+
     def _postpone(self, why: str, args: Sequence[Any]) -> tuple[Any, ...]:
         """Launch a call plainly that is not recorded for a reason that may pass."""
         self.postponed = why
-        return self.executor(*args)
+        return self._plain(args)
 
     # What is known of the calls
 
@@ -228,9 +249,9 @@ class LaunchPolicy:
     def _timed(self, situation: Situation, args: Sequence[Any]) -> tuple[Any, ...]:
         """Launch plainly, take the time if it counts, and remember the outputs."""
         if self.always:
-            outputs, situation.timing = self.executor(*args), Timing(0.0)
+            outputs, situation.timing = self._plain(args), Timing(0.0)
         else:
-            outputs, situation.timing = self.gpu.timed(self.executor, args)
+            outputs, situation.timing = self.gpu.timed(self._plain, (args,))
         situation.watched = [
             (number, StorageWeakRef(out.untyped_storage()))
             for number, out in enumerate(outputs[: self.recorder.public])
@@ -238,12 +259,15 @@ class LaunchPolicy:
         ]
         return outputs
 
-    def _wanted(self, situation: Situation) -> bool:
+    def _wanted(self, situation: Situation, args: Sequence[Any]) -> bool:
         """Whether this call shall be recorded."""
         situation.in_place |= {number for number, memory in situation.watched if memory.expired()}
         situation.watched.clear()
         if not situation.records:
-            return self.always or self._is_host_bound(situation)
+            # A plain backward could not free what the recording of its forward holds.
+            follows = self._handover(situation, args) is not None
+            return self.always or follows or self._is_host_bound(situation)
+        self._forget_borrowers(situation)
         self._note_held(situation)
         situation.misses += 1
         return situation.misses >= MISSES
@@ -274,13 +298,38 @@ class LaunchPolicy:
         return next((each.name for each in others), None)
 
     def _note_held(self, situation: Situation) -> None:
-        """Outputs in place that the caller keeps holding go to fresh memory from now on."""
+        """Outputs in place that the caller keeps holding go to fresh memory from now on, or to
+        memory that no backward takes over.
+        """
         if self.launcher.last_match != HELD:
             return
+        for record in list(situation.records):
+            if record.handover is not None and record.handover.is_held(self.core):
+                record.handover.overstayed = True
+                situation.records.remove(record)
+                self._drop(record)
         for record in [each for each in situation.records if each.in_place]:
             situation.in_place -= record.in_place
             situation.records.remove(record)
             self._drop(record)
+
+    def _forget_borrowers(self, situation: Situation) -> None:
+        """Drop the recordings of a backward whose forward's recording has been dropped."""
+        for record in list(situation.records):
+            if record.borrowed is not None and record.borrowed.ended:
+                situation.apart |= record.borrowed.overstayed
+                situation.records.remove(record)
+                self._drop(record)
+
+    def _handover(self, situation: Situation, args: Sequence[Any]) -> Handover | None:
+        """What the recording of a forward left to this call, which nobody reads again."""
+        if situation.apart or not isinstance(args, list):
+            return None
+        for position in self.recorder.freed:
+            forward = PINNED.get(args[position].data_ptr())
+            if forward is not None and forward.handover is not None and forward.handover.is_open:
+                return forward.handover
+        return None
 
     # What is done
 
@@ -294,15 +343,16 @@ class LaunchPolicy:
         try:
             staged = self._staged(situation, args)
             if staged is None:
-                return self.executor(*args)
+                return self._plain(args)
             self._make_room(situation)
             in_place = frozenset(situation.in_place)
-            recorded = self.recorder.record(args, stream, settings, staged, in_place)
+            handover = self._handover(situation, args)
+            recorded = self.recorder.record(args, stream, settings, staged, in_place, handover)
         except CannotRecord as reason:
             self._give_up(str(reason))
             if self.always:
                 self.tell(str(reason))
-            return self.executor(*args)
+            return self._plain(args)
         if recorded is None:
             busy = "another thread records for the stream, or memory comes from the caller's pool"
             return self._postpone(busy, args)
@@ -342,6 +392,8 @@ class LaunchPolicy:
                     return
 
     def _drop(self, record: Recorded) -> None:
+        if record.handover is not None:
+            record.handover.ended = True
         self.launcher.remove(record.recording)
 
     def _stay_plain(self, situation: Situation, verdict: str) -> None:

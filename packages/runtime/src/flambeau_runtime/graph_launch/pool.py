@@ -9,7 +9,7 @@ the allocator, which frees it when it needs memory or is asked to by `torch.cuda
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 class Pool:
     """Memory for recordings on one device, kept as long as this object."""
 
+    ids: ClassVar[set[tuple[int, ...]]] = set()
+    """Of all pools that there were."""
+
     def __init__(self, device: int) -> None:
         self.device = device
         self.id = torch.cuda.graph_pool_handle()
+        self.ids.add(tuple(self.id))
         self._begin()  # makes the pool; this use of it is given back at the end
         self._end()
 

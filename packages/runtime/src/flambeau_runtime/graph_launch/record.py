@@ -3,7 +3,8 @@
 The executor runs once while its stream is captured: nothing is computed, the driver takes down what
 is launched. Recordings of one stream never run at the same time, so they share the memory of their
 intermediates. What a recording hands out in place must be no other's intermediate: it comes from a
-new pool, which only later recordings share.
+new pool, which only later recordings share. A forward has a pool that only its backward shares, in
+which it takes over the saved memory (`handover.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ import torch
 from flambeau_runtime import random_state
 from flambeau_runtime.dispatch import DTYPE_CODES
 from flambeau_runtime.graph_launch.eligibility import draws_random_numbers, idle_tensors
+from flambeau_runtime.graph_launch.handover import Handover, SavedMemory
 from flambeau_runtime.graph_launch.memory import memory_of_tensors
 from flambeau_runtime.graph_launch.pool import Pool, allocates_from_a_pool
-from flambeau_runtime.program import Launch, Program, Reserve, SizeExpr
+from flambeau_runtime.graph_launch.workspaces import plain_ones_given_back
+from flambeau_runtime.program import Free, Launch, Program, Reserve, SizeExpr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -54,12 +57,13 @@ class CannotRecord(Exception):
 
 
 class Arena:
-    """Where the calls on one stream are recorded: a side stream, and the pool of memory for
-    recordings that keep nothing in place.
+    """Where the calls on one stream are recorded: a side stream, the pool of memory for recordings
+    that keep nothing in place, and that for a workspace.
 
     Libraries keep a workspace for each stream for good, and recordings use it. So a stream keeps
     its side stream, which has the priority that callers rarely ask for: torch hands each of its
-    streams to several owners.
+    streams to several owners. The workspace lies in a pool from which nothing else is allocated,
+    since torch may free it at any time.
     """
 
     _sides: ClassVar[dict[tuple[int, int], torch.cuda.Stream]] = {}
@@ -70,7 +74,13 @@ class Arena:
             self._sides[device, stream] = torch.cuda.Stream(device, priority=-1)
         self.side = self._sides[device, stream]
         self.pool = Pool(device)
+        self.workspace = Pool(device)
         self.busy = threading.Lock()
+
+    def open_blas(self) -> None:
+        """Make the thread's handle of cuBLAS and its workspace."""
+        with torch.cuda.stream(self.side), self.workspace.allocating():
+            torch.cuda.current_blas_handle()
 
     @classmethod
     def of(cls, device: int, stream: int) -> Arena:
@@ -127,13 +137,16 @@ class Recorded:
     """A recording and what its policy has to know of it.
 
     `pinned` are the addresses of outputs that stay in place; `in_place` numbers those outputs
-    which the caller gets to see.
+    which the caller gets to see. `handover` is what it leaves to a backward, `borrowed` what a
+    forward left to it.
     """
 
     recording: Any
     pinned: frozenset[int]
     in_place: frozenset[int]
     staged_bytes: int
+    handover: Handover | None = None
+    borrowed: Handover | None = None
 
 
 class Recorder:
@@ -160,6 +173,18 @@ class Recorder:
             and name in program.inputs
             and name not in self.idle
         ]
+        returned = {
+            self.memory[out].input
+            for out in program.outputs
+            if isinstance(out, str) and out in self.memory
+        }
+        freed = {step.name for step in program.steps if isinstance(step, Free)}
+        self.freed = tuple(
+            position
+            for position, name in enumerate(program.inputs)
+            if name in freed and position not in returned
+        )
+        """The inputs that are spent."""
         written = set(program.mutated)
         self.stageable = frozenset(
             position for position in self.library_inputs if program.inputs[position] not in written
@@ -172,14 +197,15 @@ class Recorder:
         settings: tuple[Any, ...],
         staged: frozenset[int],
         in_place: frozenset[int],
+        handover: Handover | None = None,
     ) -> Recorded | None:
         """Record the call with these arguments, for replays on `stream` under these settings of
         libraries. None, if this cannot be now: another thread is recording for the same stream, or
         the caller allocates from a pool of memory.
 
         Inputs in `staged` (positions) are copied into the graph's memory on each replay; of the
-        outputs that the caller sees only those in `in_place` (numbers) may stay in place. Raises
-        CannotRecord.
+        outputs that the caller sees only those in `in_place` (numbers) may stay in place.
+        `handover` is memory of the inputs that the recording may overwrite. Raises CannotRecord.
         """
         _DEFERRED.clear()
         with torch.cuda.device(self.device):
@@ -189,28 +215,47 @@ class Recorder:
             if not arena.busy.acquire(blocking=False):
                 return None
             try:
-                if self.program.private_outputs or in_place:
-                    arena.pool = Pool(self.device)
-                return self._capture(arena, args, stream, settings, staged, in_place)
+                if handover is not None and handover.arena is not arena:
+                    handover = None
+                pool = self._pool(arena, in_place, handover)
+                return self._capture(
+                    arena, pool, args, stream, settings, staged, in_place, handover
+                )
             finally:
                 arena.busy.release()
+
+    def _pool(self, arena: Arena, in_place: frozenset[int], handover: Handover | None) -> Pool:
+        if handover is not None:
+            return handover.pool
+        if self.program.private_outputs or self.random:
+            return Pool(self.device)
+        if in_place:
+            arena.pool = Pool(self.device)
+        return arena.pool
 
     def _capture(
         self,
         arena: Arena,
+        pool: Pool,
         args: Sequence[Any],
         stream: int,
         settings: tuple[Any, ...],
         staged: frozenset[int],
         in_place: frozenset[int],
+        handover: Handover | None,
     ) -> Recorded:
         capturing = _torch_graph if self.random else _own_graph
         capture = None
+        spare = plain_ones_given_back(self.device, stream)
         try:
-            with _collector_paused():
-                with capturing(self.core, arena) as graph:
-                    capture = _Capture(self, args, arena.side.cuda_stream, staged, in_place)
-                return capture.finish(graph, stream, settings, arena)
+            with _collector_paused(), spare if self.calls_libraries else contextlib.nullcontext():
+                if self.calls_libraries:
+                    arena.open_blas()
+                with capturing(self.core, arena, pool) as graph:
+                    capture = _Capture(
+                        self, args, arena.side.cuda_stream, staged, in_place, handover
+                    )
+                return capture.finish(graph, stream, settings, arena, pool)
         except CannotRecord:
             raise
         except Exception as error:  # what a call raises in a capture alone is not the caller's
@@ -240,11 +285,11 @@ class _Graph:
 
 
 @contextlib.contextmanager
-def _own_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
+def _own_graph(core: ModuleType, arena: Arena, pool: Pool) -> Iterator[_Graph]:
     """Capture what is launched in the block."""
     made = _Graph()
     stream = arena.side.cuda_stream
-    with torch.cuda.stream(arena.side), arena.pool.allocating():
+    with torch.cuda.stream(arena.side), pool.allocating():
         core.begin_capture(stream)
         try:
             yield made
@@ -261,7 +306,7 @@ _RANDOM_CAPTURES = threading.Lock()
 
 
 @contextlib.contextmanager
-def _torch_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
+def _torch_graph(core: ModuleType, arena: Arena, pool: Pool) -> Iterator[_Graph]:
     """Capture what is launched in the block, random numbers too: each replay draws new ones, and
     advances the generator as plain launches do.
     """
@@ -273,8 +318,7 @@ def _torch_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
         # The beginning of a capture resets generator state on the device that earlier replays read.
         arena.side.wait_stream(home)
         try:
-            # With a new pool: one whose graphs are all gone cannot be captured into again.
-            graph.capture_begin(capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
             made = _Graph(replay=graph.replay, keep=graph)
             yield made
             graph.capture_end()
@@ -306,6 +350,7 @@ class _Capture:
         stream: int,
         staged: frozenset[int],
         in_place: frozenset[int],
+        handover: Handover | None,
     ) -> None:
         self.recorder = recorder
         self.args = args
@@ -315,11 +360,16 @@ class _Capture:
         self.given = list(args)
         self.staged_bytes = 0
         self.in_place: set[int] = set()
+        self.saved: list[list[int]] = []
+        """The pinned tensors that a backward may take over, by their memory."""
+        self.handover = handover
         for position in sorted(staged):
             self._stage(position)
+        given = list(self.given)
+        self.taken = self._take_over(given)
         self.reservations = random_state.Reservations(shared=recorder.random)
         with random_state.recorded(self.reservations):
-            outputs, self.launches = recorder.executor.trace(*self.given)
+            outputs, self.launches = recorder.executor.trace(given if self.taken else tuple(given))
         self._find_draws()
         self.outputs = [
             self._output(*pair) for pair in zip(recorder.program.outputs, outputs, strict=True)
@@ -349,6 +399,20 @@ class _Capture:
 
     # Inputs
 
+    def _take_over(self, given: list[Any]) -> set[int]:
+        """Replace inputs by the tensors that own their memory, which the trace drops where the
+        Program frees them; their positions.
+        """
+        if self.handover is None:
+            return set()
+        taken = set()
+        for position in self.recorder.freed:
+            owner = self.handover.take(given[position])
+            if owner is not None:
+                given[position] = owner
+                taken.add(position)
+        return taken
+
     def _stage(self, position: int) -> None:
         """Have the graph copy an input into its own memory before anything else."""
         source = self.args[position]
@@ -377,7 +441,7 @@ class _Capture:
                 kind, address = Input.UNUSED, 0
             else:
                 address = arg.data_ptr()
-                if memory.in_library:
+                if memory.in_library or position in self.taken:
                     kind = Input.STAGED if position in staged else Input.FIXED
                 else:
                     kind = Input.PATCHED
@@ -399,9 +463,11 @@ class _Capture:
         self.tables.outputs = [[Output.NONE, 0, 0, 0, 0] for _ in program.outputs]
         storages = {
             tensor.untyped_storage().data_ptr()
-            for tensor in (*self.args, *self.given)
+            for pair in zip(self.args, self.given, strict=True)
+            for tensor in pair
             if isinstance(tensor, torch.Tensor) and tensor.numel()
         }
+        storages -= {self.args[position].untyped_storage().data_ptr() for position in self.taken}
         groups: dict[int, list[int]] = defaultdict(list)
         for number, out in enumerate(program.outputs):
             if isinstance(out, SizeExpr):
@@ -442,9 +508,14 @@ class _Capture:
         in_library = any(each.in_library for each in memory)
         size = views[0].untyped_storage().nbytes()
         private = all(number >= recorder.public for number in numbers)
-        kept = private or (in_library and self.allowed_in_place.issuperset(numbers))
+        # In memory that is taken over, what kernels write costs nothing either.
+        may_stay = (in_library or self.taken) and self.allowed_in_place.issuperset(numbers)
+        kept = private or may_stay
         if kept and size > 0 and not torch.is_inference_mode_enabled():
             self._pin(numbers)
+            if private:
+                last = len(self.tables.pinned)
+                self.saved.append(list(range(last - len(numbers), last)))
         elif views[0].device.type == "cpu":
             raise CannotRecord("an output lives on the CPU")
         elif len({view.dtype for view in views}) > 1:
@@ -497,10 +568,11 @@ class _Capture:
     # The whole
 
     def finish(
-        self, graph: _Graph, stream: int, settings: tuple[Any, ...], arena: Arena
+        self, graph: _Graph, stream: int, settings: tuple[Any, ...], arena: Arena, pool: Pool
     ) -> Recorded:
         """The recording of the graph that was captured."""
         recorder, tables = self.recorder, self.tables
+        handover = self._hand_over(arena, pool)
         patched = {launch for _, launch, _, _ in tables.uses}
         chosen = sorted(patched | {launch for launch, _, _ in tables.draws})
         site = {launch: number for number, launch in enumerate(chosen)}
@@ -515,7 +587,7 @@ class _Capture:
         pinned = tuple((tensor, recorder.core.use_count(tensor)) for tensor in tables.pinned)
         recording = recorder.core.Recording(
             executor=recorder.executor,
-            keep=_Memory(arena, arena.pool, graph.keep),
+            keep=_Memory(arena, pool, graph.keep),
             replay=graph.replay,
             exec=graph.exec,
             device=recorder.device,
@@ -539,9 +611,33 @@ class _Capture:
                 for launch, position, word in tables.draws
                 for value in (site[launch], position, word)
             ),
+            spends=bool(self.taken),
         )
+        if handover is not None:
+            handover.recording = recording
+        if self.handover is not None:
+            self.handover.complete(pinned)
         addresses = frozenset(tensor.data_ptr() for tensor in tables.pinned)
-        return Recorded(recording, addresses, frozenset(self.in_place), self.staged_bytes)
+        return Recorded(
+            recording,
+            addresses,
+            frozenset(self.in_place),
+            self.staged_bytes,
+            handover,
+            self.handover,
+        )
+
+    def _hand_over(self, arena: Arena, pool: Pool) -> Handover | None:
+        """Have aliases of saved tensors handed out, whose owners a backward may drop."""
+        if not self.saved:
+            return None
+        pinned, memories = self.tables.pinned, []
+        for numbers in self.saved:
+            memory = SavedMemory(pool, [pinned[number] for number in numbers])
+            memories.append(memory)
+            for number, alias in zip(numbers, memory.aliases(), strict=True):
+                pinned[number] = alias
+        return Handover(arena, pool, memories)
 
     def _reserve(self) -> Any:
         """What a replay calls for the seed and offset that its draws count from; None if it draws
