@@ -28,7 +28,7 @@ class AutogradOptions:
     decompose: bool = True
     partition: Literal["min_cut", "save_all"] = "min_cut"
     compile_backward_lazily: bool = False
-    recompute_chain: int = 50
+    recompute_chain: int = 24
     recompute_span: int = 100
     channels_last: bool = True
     shape_padding: bool = True
