@@ -49,7 +49,10 @@ def first_call(arguments: argparse.Namespace, table: Table) -> None:
     columns(table, "case", "flambeau s", "torch.compile s", "ratio", "1/ratio")
     for name in arguments.case or FIRST_CALL:
         pairs = [
-            (cold(name, "flambeau", arguments.device), cold(name, "torch", arguments.device))
+            [
+                cold(name, stack, arguments.device, mode=arguments.mode)
+                for stack in ("flambeau", "torch")
+            ]
             for _ in range(arguments.repeats)
         ]
         ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
@@ -233,6 +236,7 @@ def main() -> None:
     parser.add_argument("--candidate", action="append", choices=GEMM_CANDIDATES, help="of gemm")
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--mode", help="of first-call: max-autotune-no-cudagraphs, for example")
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
     parser.add_argument("--jobs", type=int, default=4, help="processes at once, but for the timing")
     parser.add_argument(

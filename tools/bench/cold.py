@@ -1,5 +1,5 @@
 """Time one first call in a process of its own: `python -m tools.bench.cold CASE STACK DEVICE
-[--dynamic]`, JSON on stdout.
+[--dynamic] [--mode=MODE]`, JSON on stdout.
 
 The clock starts after `import torch` and the model's construction and runs through the compiler's
 own imports.
@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 import torch
 
 from tools.bench.cases import CASES
 
 
-def first_call(case_name: str, stack: str, device: str, dynamic: bool) -> dict[str, float]:
+def first_call(
+    case_name: str, stack: str, device: str, dynamic: bool, mode: str | None
+) -> dict[str, float]:
     """Seconds of the first call, and of the second."""
     torch.manual_seed(0)
     case = CASES[case_name](device)
-    options = {"dynamic": True} if dynamic else {}
+    options: dict[str, Any] = {"mode": mode} | ({"dynamic": True} if dynamic else {})
     with torch.set_grad_enabled(case.training):
         started = time.perf_counter()
         if stack == "flambeau":
@@ -39,4 +42,6 @@ def first_call(case_name: str, stack: str, device: str, dynamic: bool) -> dict[s
 
 
 if __name__ == "__main__":
-    print(json.dumps(first_call(*sys.argv[1:4], dynamic="--dynamic" in sys.argv)))
+    modes = [word.removeprefix("--mode=") for word in sys.argv if word.startswith("--mode=")]
+    dynamic = "--dynamic" in sys.argv
+    print(json.dumps(first_call(*sys.argv[1:4], dynamic=dynamic, mode=modes[0] if modes else None)))

@@ -138,6 +138,8 @@ def run_cases(
                     result = json.loads(line)
                     pending.remove(result["case"])
                     yield result
+                if not pending:  # processes that it started may hold the pipe open
+                    break
             process.kill()
             process.wait()
             words.seek(0)
@@ -192,7 +194,7 @@ def choice(tables: str) -> str:
     """What was chosen for each product."""
     lines = tables.splitlines()
     chosen = [
-        lines[number + 1].split(" ms")[0].strip()
+        lines[number + 1].split(" ms")[0].rpartition(" ")[0].strip()
         for number, line in enumerate(lines[:-1])
         if line.startswith("AUTOTUNE ") and "x" in line
     ]
@@ -226,7 +228,9 @@ def gemm_table(
             os.environ.setdefault(variable, os.path.join(folder, name))
         if jobs:
             fill_caches(names, candidates, jobs, time.monotonic() + FILL_SHARE * seconds)
-        for result in run_cases(names, candidates, rounds, deadline):
+        # All kinds of sizes come early: time may run out.
+        mixed = [name for start in range(3) for name in names[start::3]]
+        for result in run_cases(mixed, candidates, rounds, deadline):
             rows.append(row_of(result, candidates))
             print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
             own = ratio(result["seconds"])

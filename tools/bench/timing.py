@@ -52,7 +52,9 @@ def interleave(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def cold(case: str, stack: str, device: str, *, dynamic: bool = False) -> float:
+def cold(
+    case: str, stack: str, device: str, *, dynamic: bool = False, mode: str | None = None
+) -> float:
     """Seconds of a first call in a fresh process with empty caches."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {
@@ -61,8 +63,9 @@ def cold(case: str, stack: str, device: str, *, dynamic: bool = False) -> float:
             "TRITON_CACHE_DIR": os.path.join(folder, "triton"),
         }
         command = [sys.executable, "-m", "tools.bench.cold", case, stack, device]
+        command += ["--dynamic"] * dynamic + ([f"--mode={mode}"] if mode else [])
         done = subprocess.run(
-            command + ["--dynamic"] * dynamic,
+            command,
             cwd=ROOT,
             env=environment,
             check=True,
