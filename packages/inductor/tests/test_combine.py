@@ -172,3 +172,15 @@ def execute(program: Program, tensors: list[torch.Tensor], backend: Parts) -> li
         else:
             run_kernel(backend.kernels[step.kernel], [values[n] for n in step.buffers], step.ints)
     return [values[name] for name in program.outputs]
+
+
+def test_a_kernel_that_checks_indices_does_not_keep_others_apart() -> None:
+    graph, b = on_gpu((64, 64), (64, 32), (32, 16), (50, 8))
+    places = Value("places", Spec.of((9,), dtype=torch.int64, device=torch.device("cuda:0")))
+    graph.inputs.append(places)
+    x, w, v, table = graph.inputs[:4]
+    taken = b.index(table, [places])
+    y = product(graph, x, b.neg(w))
+    graph.outputs = [product(graph, y, b.exp(v)), taken, b.exp(table)]
+    names = launches(compile_graph(graph, OPTIONS))
+    assert sum("combined" in name for name in names) == 1 and len(names) == 2

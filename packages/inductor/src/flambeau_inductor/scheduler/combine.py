@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.ir import CheckIndex
 from flambeau_inductor.scheduler.match_axes import numel
 from flambeau_inductor.scheduler.memory import bytes_of
 
@@ -54,7 +55,7 @@ def _is_leaf(lowered: Lowered, group: Group, free: set[int]) -> bool:
     return (
         not group.is_extern
         and group.device != "cpu"
-        and all(id(node) in free for node in group.nodes)
+        and all(id(node) in free and not node.relies_on_checks for node in group.nodes)
         and all(lowered.buffers[name].role == "input" for name in group.loads)
         and not any(lowered.buffers[name].role == "input" for name in group.stores)
         and lowered.sizes.hint(numel(group.outer + group.inner)) <= LARGEST_PART
@@ -83,6 +84,9 @@ def combinable(
             launch.device.startswith("cuda")
             and not launch.ints
             and not launch.kernel.sizes
+            # Products, and what was measured alone.
+            and launch.tiling is None
+            and not any(isinstance(statement, CheckIndex) for statement in launch.kernel.body)
             and _points(launch) <= LARGEST_PART
             and writes.isdisjoint(inputs)
         )

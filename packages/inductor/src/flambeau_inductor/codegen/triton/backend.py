@@ -68,11 +68,13 @@ class TritonBackend:
             tiling = tiling_of(launch)
             if isinstance(tiling, MatmulTiling) or not can_combine(launch.kernel, tiling):
                 return None
-            parts.append((launch.kernel, tiling))
+            parts.append((shorten_erf(launch.kernel), tiling))
+        needs = combined_meta(parts)
+        most = max(MOST_WARPS, *(tiling.warps for _, tiling in parts))
         buffers = tuple(buffer for launch in scheduled for buffer in launch.buffers)
         return Emitted(
             (Source("triton", write_combined(parts, name)),),
-            (Kernel(name, 0, combined_meta(parts)),),
+            (Kernel(name, 0, needs | {"most_warps": most}),),
             (Launch(name, buffers, (), combined_grid(parts)),),
         )
 
