@@ -106,6 +106,8 @@ class KernelLaunch:
     choice_names: tuple[str, ...] = ()
     choices: tuple[tuple[Any, ...], ...] = ((),)
     parameters: tuple[str, ...] = field(default=())
+    hooked: bool = False
+    """Whether functions of the program run before or after the launch."""
 
     @property
     def name(self) -> str:
@@ -251,9 +253,16 @@ def _define(launch: KernelLaunch) -> LaunchOperator:
         f"Tensor(a{at}!) {name}" if at in written else plain[at] for at, name in enumerate(names)
     ]
     results = ", ".join(["Tensor"] * len(written))
-    mutating = _register(f"{name}({', '.join([*marked, *rest])}) -> ()", _running(launch))
+    # A replay of a CUDA graph repeats what the device did.
+    tags = (torch.Tag.cudagraph_unsafe,) if launch.hooked else ()
+    mutating = _register(
+        f"{name}({', '.join([*marked, *rest])}) -> ()", tags, _running(launch), lambda *args: None
+    )
     functional = _register(
-        f"{name}_functional({', '.join([*plain, *rest])}) -> ({results})", _copying(launch)
+        f"{name}_functional({', '.join([*plain, *rest])}) -> ({results})",
+        tags,
+        _copying(launch, _running(launch)),
+        _copying(launch, lambda *args: None),
     )
     rule(mutating)(lambda *args: None)
     rule(functional)(_copied_specs(launch))
@@ -263,10 +272,13 @@ def _define(launch: KernelLaunch) -> LaunchOperator:
     return made
 
 
-def _register(schema: str, run: Callable[..., Any]) -> OpOverload:
+def _register(
+    schema: str, tags: tuple[Any, ...], run: Callable[..., Any], run_on_meta: Callable[..., Any]
+) -> OpOverload:
     name = schema.partition("(")[0]
-    _LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+    _LIBRARY.define(schema, tags=tags)  # type: ignore[no-untyped-call]
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, run_on_meta, "Meta")  # type: ignore[no-untyped-call]
     for key in ("Autograd", "ADInplaceOrView"):
         _LIBRARY.impl(name, torch.library.fallthrough_kernel, key)  # type: ignore[no-untyped-call]
     made: OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default
@@ -291,8 +303,8 @@ def _running(launch: KernelLaunch) -> Callable[..., None]:
     return run
 
 
-def _copying(launch: KernelLaunch) -> Callable[..., Any]:
-    run = _running(launch)
+def _copying(launch: KernelLaunch, run: Callable[..., None]) -> Callable[..., Any]:
+    """`run` on copies of what it writes to, which are returned."""
 
     def copying(*args: Any) -> Any:
         values = list(args)

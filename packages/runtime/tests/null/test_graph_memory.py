@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
 from flambeau_runtime.graph_launch.eligibility import (
     draws_random_numbers,
@@ -182,6 +183,18 @@ def test_operators_of_others_are_recorded_on_demand() -> None:
     other = program(*extern("mine.op.default"))
     assert "mine.op.default may do anything" in (refusal(other, any_operator=False) or "")
     assert refusal(other, any_operator=True) is None
+
+
+KERNELS = torch.library.Library("flambeau_kernel", "FRAGMENT")
+KERNELS.define("graph_memory_plain(Tensor x) -> ()")
+KERNELS.define("graph_memory_hooked(Tensor x) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
+
+
+def test_kernels_of_the_program_are_recorded_unless_they_have_hooks() -> None:
+    plain = program(*extern("flambeau_kernel.graph_memory_plain.default"))
+    hooked = program(*extern("flambeau_kernel.graph_memory_hooked.default"))
+    assert refusal(plain, any_operator=False) is None
+    assert "may do anything" in (refusal(hooked, any_operator=False) or "")
 
 
 def test_random_operators_are_known_by_their_tag() -> None:

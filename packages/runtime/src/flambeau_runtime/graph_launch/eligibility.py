@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from flambeau_runtime.externs import argument_of, has_dropout, is_random, refs_of
+from flambeau_runtime.externs import argument_of, has_dropout, is_random, overload_of, refs_of
 from flambeau_runtime.program import Extern, Launch, Program, Ref, Reserve
 
 _HOST_READS = frozenset(
@@ -30,6 +30,11 @@ host between calls (plans, descriptors).
 _HOST_PREFIXES = ("linalg_", "_linalg_", "sparse_", "_sparse_", "lu_", "geqrf", "ormqr", "cholesky")
 """Solvers and sparse operators read sizes and error flags on the host."""
 
+
+_KERNELS = "flambeau_kernel"
+"""The namespace of operators that launch a Triton kernel of the program, which Triton has tuned in
+the calls before. Those that run functions of the program around the launch have a tag.
+"""
 
 _MAX_SIZES = 64
 _MAX_ELEMENTS = 960
@@ -84,6 +89,8 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
 
 def _operator_refusal(op: str, *, any_operator: bool) -> str | None:
     namespace, name, _ = op.split(".")
+    if namespace == _KERNELS and torch.Tag.cudagraph_unsafe not in overload_of(op).tags:
+        return None
     if namespace != "aten":
         return None if any_operator else f"{op} may do anything on the host"
     if name.rstrip("_") in _HOST_READS or name.startswith(_HOST_PREFIXES):

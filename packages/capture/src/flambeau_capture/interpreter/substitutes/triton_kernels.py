@@ -154,6 +154,7 @@ class _Launch:
             choice_names=() if plain else names,
             choices=tuple(tuple(each.get(name) for name in names) for each in configurations),
             parameters=self.names if plain and _kind(self.base) == "JITFunction" else (),
+            hooked=self.hooked,
         )
         operands.call(launch_operator(launch).mutating, grid)
 
