@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flambeau_prims.kernel_launches import NAMESPACE
+
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 REASONS: dict[str, tuple[str, ...]] = {
     "matrix product: a library's or a template's kernel": (
         "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot",
-        "vdot", "linear", "_trilinear", "_scaled_mm", "_grouped_mm", "_int_mm",
-        "_weight_int8pack_mm", "_weight_int4pack_mm",
+        "vdot", "linear", "_trilinear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm",
+        "_scaled_grouped_mm", "_scaled_grouped_mm_v2", "_int_mm", "_weight_int8pack_mm",
+        "_weight_int4pack_mm",
     ),
     "convolution: a library's kernel": ("convolution", "convolution_backward", "_convolution"),
     "factorisations and solvers under their older names: a library's kernels": (
@@ -137,6 +140,8 @@ _REASON_OF = {name: reason for reason, names in REASONS.items() for name in name
 def reason_for(op: OpOverload) -> str | None:
     """Why this operator stays a call of ATen, or None if the table does not say."""
     namespace, _, name = op._schema.name.partition("::")
+    if namespace == NAMESPACE:
+        return "a Triton kernel of the program, which Triton launches"
     if namespace != "aten":
         return f"an operator of {namespace}, not of ATen"
     if name.startswith(("linalg_", "_linalg_", "fft_", "_fft_")) and name not in (

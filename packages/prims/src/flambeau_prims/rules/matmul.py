@@ -215,7 +215,7 @@ def int_mm(self: Spec, mat2: Spec) -> Spec:
     return mm(self, mat2).replace(dtype=torch.int32)
 
 
-@rule(aten._scaled_mm.default)
+@rule(aten._scaled_mm.default, aten._scaled_mm_v2.default)
 def scaled_mm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None) -> Spec:
     """mm of float8 matrices with scales."""
     if self.ndim != 2 or mat2.ndim != 2 or not eq(self.shape[1], mat2.shape[0]):
@@ -244,3 +244,11 @@ def grouped_mm(self: Spec, mat2: Spec, offs: Spec | None, out_dtype: torch.dtype
     aligned = 16 // dtype.itemsize
     stored = (*group, rows, ceil_div(columns, aligned) * aligned)
     return self.fresh((*group, rows, columns), contiguous_stride(stored), dtype=dtype)
+
+
+@rule(aten._scaled_grouped_mm.default, aten._scaled_grouped_mm_v2.default)
+def scaled_grouped_mm(
+    self: Spec, mat2: Spec, offs: Spec | None, out_dtype: torch.dtype | None
+) -> Spec:
+    """grouped_mm of float8 matrices with scales."""
+    return grouped_mm(self, mat2, offs, out_dtype or torch.bfloat16)
