@@ -5,13 +5,14 @@ the reference evaluator.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import sympy
 import torch
 from float8_cases import float8_cases
 from matmul_cases import matmul_cases
+from ragged_cases import ragged_cases
 
 from flambeau_inductor.codegen.float8 import FLOAT8
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling
@@ -135,10 +136,13 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield softmax(6, 37)
     yield softmax(3, 5000)
     yield softmax(3, 40001)  # reads its rows forward and backward
+    yield from ragged_cases(Case)
     yield column_sum(4501, 70)
     yield transposed(13, 29)
     yield transposed(45, 70)
     yield transposed(64, 128)
+    across = Tiling(32, 16, lane="i0", lane_first=True)
+    yield replace(transposed(45, 70), name="transposed-lane-first", tiling=across)
     yield column_sum(40, 100)
     yield weight_gradient(301, 70)
     yield weight_gradient(40, 128)

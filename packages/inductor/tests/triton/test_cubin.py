@@ -29,6 +29,7 @@ CHOSEN = {
             "softmax",
             "transposed",
             "columns",
+            "shifted-37",
             "float8-torch.float32",
             "column_scan",
             "scan-sum-torch.int64",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from cases import F32, column_scan, softmax, weight_gradient
+from cases import F32, column_scan, softmax, transposed, weight_gradient
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.codegen.triton.kernel import write_kernel
-from flambeau_inductor.codegen.triton.tiling import NARROW_COLUMN_TILE, Tiling, choose_tiling
+from flambeau_inductor.codegen.triton.tiling import NARROW_COLUMN_TILE, Tiling, choose_tiling, grid
 from flambeau_inductor.indexing.expressions import symbol
 from flambeau_inductor.ir import Axis, Compute, Load, LoopKernel, Param, Reduce, Store
 
@@ -73,6 +73,41 @@ def test_threads_have_few_elements_where_these_are_no_vectors_or_have_a_running_
     assert [tiling.rblock // (32 * tiling.warps) for tiling in tilings] == [8, 4, 4, 2]
 
 
+def test_rows_that_begin_between_vectors_are_shifted() -> None:
+    """In loops that store, or have a running maximum: else masks of elements cost more than the
+    vectors give.
+    """
+    rows = {row: choose_tiling(softmax(64, row).kernel) for row in (1531, 40961, 40964)}
+    assert [row for row, tiling in rows.items() if tiling.vectors] == [40961]
+    assert choose_tiling(row_sum(50257, "sum_exp")).vectors
+    assert not choose_tiling(row_sum(50257, "sum")).vectors
+    source = write_kernel(softmax(64, 40961).kernel, "generated", rows[40961])
+    assert "tl.load(b0 + (row_base + row_lane), xmask & row_touched" in source
+    assert source.count("tl.store") == 2
+
+
+def test_a_row_is_divided_by_a_reciprocal() -> None:
+    """One division a row; where a program has several rows, one an element."""
+    lone, several = (softmax(64, row).kernel for row in (1024, 16))
+    assert "divide_by_row(v3, v4)" in write_kernel(lone, "generated", choose_tiling(lone))
+    assert "divide_by" not in write_kernel(several, "generated", choose_tiling(several))
+
+
+def test_programs_of_whole_channels_go_on_along_their_places() -> None:
+    """Else the next program would be in another image."""
+    n, h, c = (symbol(f"i{d}") for d in range(3))
+    body = (
+        Load("v0", F32, "b0", 2**20 * n + h + 2**14 * c),
+        Store("b1", 2**20 * n + 64 * h + c, "v0"),
+    )
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
+    axes = (Axis(n, 32), Axis(h, 2**14), Axis(c, 64))
+    kernel = LoopKernel("cuda", params, (), axes, (), body)
+    tiling = choose_tiling(kernel)
+    assert tiling.lane_first and grid(kernel, tiling, {}) == (256, 32)
+    assert not choose_tiling(transposed(256, 256).kernel).lane_first
+
+
 def test_scanned_columns_lie_in_few_threads() -> None:
     scanned = choose_tiling(column_scan(4096, 16384).kernel)
     assert (scanned.xblock, scanned.rblock, scanned.warps) == (32, 128, 2)
@@ -104,9 +139,10 @@ def pointwise(points: int) -> LoopKernel:
 
 
 def test_points_are_spread_over_the_threads_that_a_gpu_holds() -> None:
-    """As few a thread as fill the GPU once; then more, but half of these under a mask."""
+    """As few a thread as fill the GPU once; then more, in vectors that end with the points."""
     few, adam, many, odd = (
         choose_tiling(pointwise(points)) for points in (100_000, 525_312, 1 << 25, 33_554_467)
     )
     per_thread = [tiling.xblock // (32 * tiling.warps) for tiling in (few, adam, many, odd)]
-    assert per_thread == [1, 2, 8, 4]
+    assert per_thread == [1, 2, 8, 8]
+    assert odd.vectors and not many.vectors

@@ -144,17 +144,19 @@ def _converted_up(one: Float8) -> list[str]:
 
 
 def _converted_down(one: Float8) -> list[str]:
-    # From halfway above the greatest number on, unless that is even.
-    beyond = "(size >= 61440.0)" if one.infinite else "(size > 464.0)"
-    special = "tl.where(x != x, 0x7f, 0x7c)" if one.infinite else "0x7f"
-    if not one.infinite and saturates():
-        beyond = "False"
-    return [
-        f"code = x.to({one.triton}).to(tl.uint8, bitcast=True)",
-        "size = tl.abs(x)",
-        "sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80",
-        f"return tl.where({beyond} | (x != x), (sign | {special}).to(tl.uint8), code)",
-    ]
+    sign = "sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80"
+    if one.infinite:
+        # From halfway above the greatest number on, unless that is even.
+        return [
+            sign,
+            f"code = x.to({one.triton}).to(tl.uint8, bitcast=True)",
+            "special = sign | tl.where(x != x, 0x7f, 0x7c)",
+            "return tl.where(tl.abs(x) < 61440.0, code, special.to(tl.uint8))",
+        ]
+    # The instruction leaves out the sign of NaN.
+    known = "x" if saturates() else 'tl.where(tl.abs(x) <= 464.0, x, float("nan"))'
+    code = f"({known}).to({one.triton}).to(tl.uint8, bitcast=True)"
+    return [sign, f"return {code} | sign.to(tl.uint8)"]
 
 
 def _rounded(one: Float8) -> list[str]:

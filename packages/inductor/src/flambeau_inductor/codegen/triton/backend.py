@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.base import Emitted, kernel_name
@@ -21,7 +22,7 @@ from flambeau_inductor.codegen.triton.matmul import (
 )
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
 from flambeau_inductor.codegen.triton.short_erf import shorten_erf
-from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, grid
+from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, constants_of, grid
 from flambeau_runtime.program import Kernel, Launch, Source
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class TritonBackend:
             tiling = tiling_of(launch)
             if isinstance(tiling, MatmulTiling) or not can_combine(launch.kernel, tiling):
                 return None
-            parts.append((shorten_erf(launch.kernel), tiling))
+            # Vectors at the ends of rows need pointers that are known to be aligned.
+            parts.append((shorten_erf(launch.kernel), replace(tiling, vectors=False)))
         needs = combined_meta(parts)
         most = max(MOST_WARPS, *(tiling.warps for _, tiling in parts))
         buffers = tuple(buffer for launch in scheduled for buffer in launch.buffers)
@@ -119,9 +121,9 @@ def meta(kernel: LoopKernel, tiling: AnyTiling) -> dict[str, object]:
                 "unaligned_constants": {"DESCRIPTORS": 0},
             }
         return result
-    constants = {"XBLOCK": tiling.xblock}
-    if tiling.rblock:
-        constants["RBLOCK"] = tiling.rblock
+    if tiling.vectors:
+        result["unaligned_constants"] = {"VECTORS": 0}
+    constants = constants_of(tiling)
     return result | {"constants": constants, "most_warps": max(tiling.warps, MOST_WARPS)}
 
 

@@ -24,10 +24,12 @@ from flambeau_inductor.codegen.float8 import converts_float8, triton_conversion
 from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
-from flambeau_inductor.codegen.triton.tiling import apart_axes, lane_axes, row_axes
+from flambeau_inductor.codegen.triton.tiling import apart_axes, constants_of, lane_axes, row_axes
+from flambeau_inductor.codegen.triton.vector_rows import flat_masks, flat_vector, vector_rows
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
     CheckIndex,
+    Constant,
     IndexValue,
     Load,
     Scan,
@@ -101,7 +103,13 @@ class KernelWriter:
         # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
         self.rows_fit = divides(tiling.xblock, self.outer_points)
         self.lanes_fit = bool(self.lane_axes) and divides(tiling.rblock, self.inner_points)
+        self.vectors = vector_rows(kernel) if tiling.vectors else None
+        if self.vectors is not None:
+            self.lanes_fit = False
         self.flat_index = self.row_major_index()
+        odd = tiling.vectors and not self.rows_fit
+        self.flat_vector = flat_vector(kernel, self.flat_index) if odd else 0
+        self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
         self.orders: dict[tuple[str, bool], str] = {}
@@ -145,10 +153,19 @@ class KernelWriter:
         self.helpers[name] = triton_conversion(one, narrows, converts_float8())
         return name
 
+    def divides_row(self, a: str, b: str) -> bool:
+        """Whether one value of a program divides a whole row."""
+        alone = bool(self.kernel.inner) and self.tiling.xblock == 1
+        return alone and a in self.inner and b not in self.inner
+
     def masks(self, index: sympy.Expr) -> list[str]:
         """The tile masks an access needs: over rows if rows vary, over lanes if lanes do."""
         names = {symbol.name for symbol in index.free_symbols}
         masks = ["xmask"] if names & self.tiled and not self.rows_fit else []
+        if self.vectors is not None and self.vectors.holds(index):
+            return [*masks, "row_touched"]
+        if self.flat_vector and index == self.flat_index:
+            return ["xtouched"]
         return masks + (["rmask"] if names & self.inner and not self.lanes_fit else [])
 
     def value_masks(self, value: str) -> list[str]:
@@ -164,7 +181,9 @@ class KernelWriter:
 
     def index_text(self, index: sympy.Expr) -> str:
         """An index in Triton: the sum of what varies along the rows, then what does along lanes."""
-        flat = self.flat_index
+        if self.vectors is not None and self.vectors.holds(index):
+            return "row_base + row_lane"
+        flat = self.flat_index if len(self.rows) > 1 else None
         if flat is not None and all(index.coeff(s) == flat.coeff(s) for s in flat.free_symbols):
             # Triton sees that neighbours lie side by side in memory.
             rest = sympy.expand(index - flat)
@@ -180,8 +199,8 @@ class KernelWriter:
         return f"({parts[0]}) + ({parts[1]})" if len(parts) == 2 else parts[0]
 
     def row_major_index(self) -> sympy.Expr | None:
-        """The flattened rows, as an index over their axes, if these are several."""
-        if self.lane_axes or len(self.rows) < 2:
+        """The flattened rows of a pointwise kernel, as an index over their axes."""
+        if self.lane_axes or not self.rows:
             return None
         flat, below = sympy.Integer(0), sympy.Integer(1)
         for axis in reversed(self.rows):
@@ -212,6 +231,13 @@ class KernelWriter:
             shape = self.tile_shape(inner)
         else:
             shape = "[XBLOCK]"
+        if self.vectors is not None and self.vectors.holds(index) and not (mode or mask):
+            rows = [] if self.rows_fit else ["xmask"]
+            self.store_tile(buffer, index, value, shape, [*rows, "row_whole"], mode, mask)
+            masks.append("(row_whole == 0)")
+        if self.flat_vector and index == self.flat_index and not (mode or mask):
+            self.store_tile(buffer, index, value, shape, ["xwhole"], mode, mask)
+            masks.append("(xwhole == 0)")
         self.store_tile(buffer, index, value, shape, masks, mode, mask)
 
     def store_tile(
@@ -269,7 +295,8 @@ class KernelWriter:
         if not self.lane_axes:
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.lane:
-            self.lanes(f"{self.program(1)} * RBLOCK + tl.arange(0, RBLOCK){self.sides[1]}")
+            program = self.program(0 if self.tiling.lane_first else 1)
+            self.lanes(f"{program} * RBLOCK + tl.arange(0, RBLOCK){self.sides[1]}")
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
@@ -278,7 +305,7 @@ class KernelWriter:
             self.looped()
         arguments = [*self.programs, *(param.name for param in self.kernel.params)]
         arguments += [str(size) for size in self.kernel.sizes]
-        arguments += ["XBLOCK: tl.constexpr"] + ["RBLOCK: tl.constexpr"] * bool(self.lane_axes)
+        arguments += [f"{name}: tl.constexpr" for name in constants_of(self.tiling)]
         head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):"
         return "\n".join([head, *self.lines, ""])
 
@@ -300,14 +327,22 @@ class KernelWriter:
 
     def prologue(self) -> None:
         """The row index, its mask, and the outer axes from it."""
-        program = self.program(0) + (".to(tl.int64)" if self.wide else "")
+        program = self.program(1 if self.tiling.lane_first else 0)
+        program += ".to(tl.int64)" if self.wide else ""
         lanes = "tl.arange(0, XBLOCK)" + (self.sides[0] if self.lane_axes else "")
         self.line(f"xindex = {program} * XBLOCK + {lanes}")
         if self.tiling.dealt:
             self.deal("xindex")
         if not self.rows_fit:
-            self.line(f"xmask = xindex < {integer_text(self.outer_points)}")
+            points = integer_text(self.outer_points)
+            self.line(f"xmask = xindex < {points}")
+            if self.flat_vector:
+                for line in flat_masks(points, self.flat_vector):
+                    self.line(line)
         self.unravel(self.rows, "xindex")
+        if self.vectors is not None:
+            for line in self.vectors.prologue(self.index_text(self.vectors.offset)):
+                self.line(line)
         if self.tiling.apart:
             program = self.program(1) + (".to(tl.int64)" if self.wide else "")
             self.line(f"yindex = tl.full([1, 1], 0, tl.int32) + {program}")
@@ -315,6 +350,11 @@ class KernelWriter:
 
     def lanes(self, rindex: str) -> None:
         """The lane index, its mask, and the inner axes from it."""
+        if self.vectors is not None:
+            for line in self.vectors.masks(rindex):
+                self.line(line)
+            self.unravel(self.lane_axes, "rindex")
+            return
         self.line(f"rindex = {rindex}" + (".to(tl.int64)" if self.wide else ""))
         if self.tiling.dealt:
             self.deal("rindex")
@@ -367,7 +407,7 @@ class KernelWriter:
                 self.line(
                     f"{scan.name}_carry = tl.full([XBLOCK, 1], {self.start_of(scan)}, {kind})"
                 )
-        points = integer_text(self.inner_points)
+        points = integer_text(self.inner_points if not self.vectors else self.vectors.span)
         self.line(f"for start in range(0, {points}, RBLOCK):")
         self.depth += 1
         ordered = any(isinstance(s, Scan) for s in body) or any(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.codegen.triton.vector_rows import vector_rows
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
     CheckIndex,
@@ -99,7 +100,9 @@ class Tiling:
     `rblock` is 0 for a plain pointwise kernel. `lane` names the outer axis that a crosswise
     pointwise kernel lays along the lanes. `dealt`: neighbouring points go to different threads, as
     strided and indirect reads want it, and not in fours to one. `apart`: a tile's rows run over the
-    last outer axis only.
+    last outer axis only. `vectors`: accesses at the ends of rows that are not whole
+    vectors are still wide (`vector_rows`). `lane_first`: neighbouring programs differ in their
+    lanes.
     """
 
     xblock: int
@@ -109,6 +112,16 @@ class Tiling:
     lane: str | None = None
     dealt: bool = False
     apart: bool = False
+    vectors: bool = False
+    lane_first: bool = False
+
+
+def constants_of(tiling: Tiling) -> dict[str, int]:
+    """The constants that a kernel is compiled with."""
+    constants = {"XBLOCK": tiling.xblock}
+    if tiling.rblock:
+        constants["RBLOCK"] = tiling.rblock
+    return constants | ({"VECTORS": 1} if tiling.vectors else {})
 
 
 def row_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
@@ -160,13 +173,18 @@ def _persistent(row: int, points: int) -> Tiling:
 
 def _looped(kernel: LoopKernel, static_row: int | None, row: int) -> Tiling:
     """A loop along one row."""
+    inner = {axis.symbol for axis in kernel.inner}
     half = min((s.dtype.itemsize for s in _streams(kernel)), default=4) < 4
     weighted = any(isinstance(s, Reduce) and s.kind == "sum_exp" for s in kernel.body)
     longest = LOOPED_HALF_ROW if weighted and half else LOOPED_ROW
     rblock = min(longest, max(16, _power_of_two(row)))
     narrow = weighted or static_row is None or static_row % (4 if not half else 8) != 0
     many = narrow and rblock == longest
-    return Tiling(1, rblock, warps=MANY_WARPS if many else _warps(rblock))
+    stores = any(isinstance(s, Store) and s.index.free_symbols & inner for s in kernel.body)
+    # Each lane then counts elements that its number does not tell.
+    countable = all(getattr(s, "kind", "") != "squared_deviations" for s in kernel.body)
+    vectors = many and countable and (weighted or stores) and vector_rows(kernel) is not None
+    return Tiling(1, rblock, warps=MANY_WARPS if many else _warps(rblock), vectors=vectors)
 
 
 def _streams(kernel: LoopKernel) -> list[Load]:
@@ -244,7 +262,8 @@ def grid(
         return (*programs, _blocks(apart_axes(kernel, tiling), 1, dims))
     if tiling.lane is None:
         return programs
-    return (*programs, _blocks(lane_axes(kernel, tiling), tiling.rblock, dims))
+    both = (*programs, _blocks(lane_axes(kernel, tiling), tiling.rblock, dims))
+    return both[::-1] if tiling.lane_first else both
 
 
 def _blocks(axes: Sequence[Axis], block: int, dims: Mapping[str, int | str]) -> int | str:
@@ -262,7 +281,11 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         xblock, rblock = CROSSWISE_TILE
         if points < xblock * rblock * FEW_TILES:
             xblock //= 2
-        return Tiling(xblock, rblock, warps=8, lane=lane)
+        # Where a tile holds whole rows of the innermost axis, its neighbour along them is far away.
+        across = next(axis for axis in kernel.outer if axis.symbol.name == lane)
+        fits = points // max(1, _extent((across,), hints)) <= xblock * GRID_LIMIT // 2
+        whole = fits and _extent(kernel.outer[-1:], hints) <= xblock
+        return Tiling(xblock, rblock, warps=8, lane=lane, lane_first=whole)
     if _work_along_one_axis(kernel, hints) >= ROW_WORK:
         return _row_tiling(kernel, points, hints)
     access = _access(kernel) if kernel.outer else "plain"
@@ -274,13 +297,22 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     per_thread = 1
     while per_thread < MOST_PER_THREAD and per_thread * RESIDENT_THREADS < points:
         per_thread *= 2
-    masked = points % (128 * per_thread) != 0 or any(
-        isinstance(statement, Load) and statement.mask for statement in kernel.body
-    )
-    if masked and any(param.dtype.itemsize >= 4 for param in kernel.params):
+    loads_masked = any(isinstance(s, Load) and s.mask for s in kernel.body)
+    static = all(isinstance(axis.size, int) for axis in kernel.outer)
+    masked = not static or points % (128 * per_thread) != 0 or loads_masked
+    vectors = masked and not loads_masked and per_thread >= MOST_PER_THREAD // 2
+    if masked and not vectors and any(param.dtype.itemsize >= 4 for param in kernel.params):
         per_thread = min(per_thread, MOST_PER_THREAD // 2)  # masked accesses are narrow ones
+    if not masked and per_thread == MOST_PER_THREAD and _narrowest(kernel) == 1:
+        per_thread *= 2
     xblock = min(128 * per_thread, max(32, _power_of_two(points)))
-    return Tiling(xblock, warps=max(1, xblock // (32 * per_thread)))
+    return Tiling(xblock, warps=max(1, xblock // (32 * per_thread)), vectors=vectors)
+
+
+def _narrowest(kernel: LoopKernel) -> int:
+    """The bytes of the smallest elements, if none have more than two; else 4."""
+    sizes = {param.dtype.itemsize for param in kernel.params}
+    return min(sizes) if max(sizes) <= 2 else 4
 
 
 def _crosswise_axis(kernel: LoopKernel, hints: _Hints) -> str | None:

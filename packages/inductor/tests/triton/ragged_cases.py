@@ -1,0 +1,121 @@
+"""Kernels of the loop IR over rows and points that are no whole number of vectors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_inductor.codegen.triton.tiling import Tiling
+from flambeau_inductor.indexing.expressions import symbol
+from flambeau_inductor.ir import Axis, Compute, Constant, Load, LoopKernel, Param, Reduce, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
+
+
+def ragged_cases(case: Callable[..., Any]) -> Iterator[Any]:
+    """Rows that are shifted or divided by a number each, and points."""
+    for row, block in ((13, 32), (37, 64), (130, 256), (3, 16)):
+        for tiling in (
+            Tiling(1, block, True),
+            Tiling(2, block, True),
+            Tiling(2, 16),
+            Tiling(1, 32),
+        ):
+            yield shifted(case, 7, row, replace(tiling, vectors=True))
+    yield divided(case, 20, Tiling(1, 32, True))
+    yield divided(case, 20, Tiling(1, 8))
+    yield divided(case, 20, Tiling(4, 32, True))
+    yield ragged(case, 5, 13)
+    yield ragged(case, 1, 1030)
+
+
+def divided(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:
+    """Rows divided by a number each, by their greatest element and by a constant: of all kinds."""
+    special = torch.tensor([0.0, math.inf, math.nan, 1e-40, 1e38, -7e-20, 3.0, -1e-20, 127.0])
+    i, r, rows = symbol("i0"), symbol("r0"), len(special)
+    index = row * i + r
+    body = (
+        Load("v0", F32, "b0", index),
+        Load("v1", F32, "b1", i),
+        Compute("v2", F32, "div", ("v0", "v1")),
+        Store("b2", index, "v2"),
+        Reduce("v3", F32, "max", "v0"),
+        Compute("v4", F32, "div", ("v0", "v3")),
+        Constant("v5", F32, -11.0),
+        Compute("v6", F32, "div", ("v4", "v5")),
+        Store("b3", index, "v6"),
+    )
+    params = tuple(Param(f"b{n}", F32, "read" if n < 2 else "write") for n in range(4))
+    kernel = LoopKernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
+    x = torch.randn(rows * row)
+    x[::5] = special.repeat(row)[: len(x[::5])]
+    x[: 2 * row] = 0.0
+    buffers = [x, special, torch.zeros(rows * row), torch.zeros(rows * row)]
+    form = f"{tiling.xblock}x{tiling.rblock}"
+    return case(f"divided-{form}", kernel, buffers, (), 1e-6, tiling)
+
+
+def ragged(case: Callable[..., Any], rows: int, columns: int) -> Any:
+    """Rows of bfloat16 plus a vector for each column; the last points are less than a vector."""
+    i, j = symbol("i0"), symbol("i1")
+    axes = (Axis(i, rows), Axis(j, columns)) if rows > 1 else (Axis(j, columns),)
+    index = columns * i + j if rows > 1 else j
+    body = (
+        Load("v0", BF16, "b0", index),
+        Compute("v1", F32, "cast", ("v0",)),
+        Load("v2", F32, "b1", j),
+        Compute("v3", F32, "add", ("v1", "v2")),
+        Store("b2", index, "v3"),
+        Compute("v4", BF16, "cast", ("v3",)),
+        Store("b3", index, "v4"),
+    )
+    kinds = {"b0": BF16, "b1": F32, "b2": F32, "b3": BF16}
+    params = tuple(
+        Param(name, dtype, "read" if name < "b2" else "write") for name, dtype in kinds.items()
+    )
+    kernel = LoopKernel("cuda", params, (), axes, (), body)
+    points = rows * columns
+    buffers = [
+        torch.randn(columns if name == "b1" else points).to(dtype) for name, dtype in kinds.items()
+    ]
+    return case(f"ragged-{points}", kernel, buffers, (), 1e-5, Tiling(64, warps=1, vectors=True))
+
+
+def shifted(case: Callable[..., Any], rows: int, row: int, tiling: Tiling) -> Any:
+    """Rows of bfloat16 that begin between vectors, read and written; a vector of the lanes, the
+    place of the greatest element, and rows in float32 beside them.
+    """
+    i, r = symbol("i0"), symbol("r0")
+    index = row * i + r
+    body = (
+        Load("v0", BF16, "b0", index),
+        Compute("v1", F32, "cast", ("v0",)),
+        Load("v2", F32, "b1", r),
+        Compute("v3", F32, "mul", ("v1", "v2")),
+        Reduce("v4", I64, "argmax", "v3"),
+        Store("b2", i, "v4"),
+        Reduce("v5", F32, "sum", "v3"),
+        Compute("v6", F32, "sub", ("v3", "v5")),
+        Store("b3", index, "v6"),
+        Compute("v7", BF16, "cast", ("v6",)),
+        Store("b4", index, "v7"),
+    )
+    kinds = {"b0": BF16, "b1": F32, "b2": I64, "b3": F32, "b4": BF16}
+    params = tuple(
+        Param(name, dtype, "read" if name < "b2" else "write") for name, dtype in kinds.items()
+    )
+    kernel = LoopKernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
+    counts = (rows * row, row, rows, rows * row, rows * row)
+    buffers = [
+        (torch.randn(count) * 9).to(dtype)
+        for count, dtype in zip(counts, kinds.values(), strict=True)
+    ]
+    form = "persistent" if tiling.persistent else "looped"
+    name = f"shifted-{row}-{tiling.xblock}x{tiling.rblock}-{form}"
+    return case(name, kernel, buffers, (), 1e-3, tiling)
