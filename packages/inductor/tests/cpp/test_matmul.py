@@ -179,6 +179,22 @@ def test_a_factor_and_what_follows_join_the_product() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_weights_of_integers_join_the_product(dtype: torch.dtype) -> None:
+    x, w = torch.randn(10, 96).to(dtype), torch.randint(-128, 128, (70, 96), dtype=torch.int8)
+    scale = torch.rand(70, 1)
+    product = Product(x, w, scale)
+    a, b, c = product.graph.inputs
+    builder = product.builder
+    factor = builder.mul(builder.cast(b, F32), builder.expand(c, (70, 96)))
+    factor = builder.cast(factor, dtype) if dtype is not F32 else factor
+    product.graph.outputs = [product.call(aten.mm.default, a, builder.permute(factor, (1, 0)))]
+    exact = x.double() @ (w.float() * scale).to(dtype).double().t()
+    check_ways(product, exact, PRECISION[dtype])
+    launched = [len(program.kernels) for name, program in product.programs() if "cpp" in name]
+    assert min(launched) == 1
+
+
 def test_results_in_other_layouts() -> None:
     """Heads: the consumer splits and permutes the lanes."""
     x, w = torch.randn(2 * 24, 64), torch.randn(64, 96)

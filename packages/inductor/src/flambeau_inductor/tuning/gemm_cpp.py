@@ -79,11 +79,6 @@ class CppWays(ProductWays):
         self.is_frozen = product.right.buffer in self.lowered.frozen
         """Whether the right factor is the same in nearly all calls."""
 
-    @property
-    def computed_factors(self) -> tuple[TensorRef, ...]:
-        """The right factor is computed before it is packed."""
-        return (self.product.left,)
-
     def title(self, numbers: Sequence[int]) -> str:
         """As torch names products: those by a transposed weight are linear layers."""
         left, right = self.product.factors
@@ -117,7 +112,8 @@ class CppWays(ProductWays):
         """Products packed in several widths; and products that compute the left factor, too."""
         groups = self.schedule.groups
         # A computed factor is computed again for each block of lanes: cheap or not, it is measured.
-        for joined in dict.fromkeys(((), tuple(before))):
+        right = {n for n in before if self.product.right.buffer in groups[n].stores}
+        for joined in dict.fromkeys(((), tuple(n for n in before if n not in right))):
             apart = tuple(groups[number] for number in before if number not in joined)
             if self.is_frozen:
                 yield from self.packed_ways(joined, apart, consumer)
@@ -128,8 +124,10 @@ class CppWays(ProductWays):
             rows = hint_of(self.product.left.spec.shape[-2])
             if dots is None or rows > MOST_DOT_ROWS:  # else packing would take the most time
                 yield from self.packed_ways(joined, apart, consumer)
-                if len(self.product.right.spec.shape) == 2:
+                if len(self.product.right.spec.shape) == 2 and not right:
                     yield from self.unpacked_ways(joined, apart, consumer)
+        if right and len(self.product.right.spec.shape) == 2:
+            yield from self.unpacked_ways(before, (), consumer)
 
     def packed_ways(
         self, joined: Sequence[int], apart: tuple[Group, ...], consumer: int | None
@@ -226,7 +224,8 @@ class CppWays(ProductWays):
         result: Group | str | None = nest
         for number in joined:
             assert isinstance(result, type(nest))
-            result = with_prologue(result, groups[number], self.product.left.buffer)
+            (name,) = groups[number].stores
+            result = with_prologue(result, groups[number], name)
             if result is None:
                 return None
         if consumer is not None:

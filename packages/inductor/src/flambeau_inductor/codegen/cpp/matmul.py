@@ -27,6 +27,7 @@ from flambeau_inductor.codegen.cpp.matmul_tiling import SERIAL_WORK
 from flambeau_inductor.codegen.cpp.plan import static_product, stride_along
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.indexing.expressions import linear_parts
+from flambeau_inductor.ir import Load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,6 +114,12 @@ def flat_stride(index: sympy.Expr, axes: Sequence[Axis]) -> sympy.Expr | None:
         step = own if expected is None else step
         expected = own * axis.size
     return step
+
+
+def reads_along(operand: Operand, axis: Axis) -> int:
+    """How many loads of an operand have elements side by side along an axis."""
+    loads = (each for each in operand.body if isinstance(each, Load))
+    return sum(stride_along(each.index, axis) == 1 for each in loads)
 
 
 class MatmulWriter(LoopWriter):
@@ -399,9 +406,8 @@ class MatmulWriter(LoopWriter):
                 place = f"(({step}) / 2 * {tiling.width} + {lane} - start_lane) * 2 + ({step}) % 2"
             self.line(f"copied_right[{place}] = {self.converted(right)};")
 
-        load, lanes = right.load, self.contraction.lanes
-        along = load is not None and stride_along(load.index, self.inner) == 1
-        if along and len(lanes) == 1:
+        lanes = self.contraction.lanes
+        if len(lanes) == 1 and reads_along(right, self.inner) > reads_along(right, lanes[0]):
             with self.loop(lanes[0].symbol.name, "start_lane", "end_lane"):
                 self.simd()
                 with self.loop(self.depth_name, "first", "first + steps"):
