@@ -68,8 +68,7 @@ def first_smallest(a, i, b, j):
 """,
     "divide_by": """
 @triton.jit
-def divide_by(a, b):
-    inverse = tl.div_rn(tl.full(b.shape, 1.0, tl.float32), b)
+def divide_by(a, b, inverse):
     first = a * inverse
     rest = tl.fma(first, -b, a)
     quotient = tl.fma(rest, inverse, first)
@@ -78,9 +77,10 @@ def divide_by(a, b):
     "divide_by_row": """
 @triton.jit
 def divide_by_row(a, b):
+    inverse = tl.div_rn(tl.full(b.shape, 1.0, tl.float32), b)
     size = tl.max(tl.abs(b))
     if (size > 7.888609052210118e-31) & (size < 1.2676506002282294e30):
-        quotient = divide_by(a, b)
+        quotient = divide_by(a, b, inverse)
     else:
         quotient = tl.div_rn(a, b)
     return quotient
@@ -226,7 +226,9 @@ class TritonOps:
         if dtype is torch.float32:
             divisor = self.writer.constants.get(b)
             if divisor is not None and 2.0**-100 < abs(divisor) < 2.0**100:
-                return f"{self.writer.helper('divide_by')}({a}, {b})"
+                one = torch.tensor(1.0)
+                inverse = repr((one / torch.tensor(divisor, dtype=dtype)).item())
+                return f"{self.writer.helper('divide_by')}({a}, {b}, {inverse})"
             if self.writer.divides_row(a, b):
                 self.writer.helper("divide_by")
                 return f"{self.writer.helper('divide_by_row')}({a}, {b})"
