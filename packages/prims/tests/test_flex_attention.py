@@ -11,7 +11,9 @@ import torch
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.flex_attention import (
     EAGER,
+    dense_stride,
     flex_attend,
+    flex_attend_parts,
     flex_scores,
     values_of_scores,
 )
@@ -79,7 +81,32 @@ def test_rules_agree_with_the_operators() -> None:
     for fake, one in zip(results, real, strict=True):
         assert isinstance(fake, FakeTensor)
         assert (fake.shape, fake.dtype, fake.stride()) == (one.shape, one.dtype, one.stride())
-    assert {node.op for node in tracer.nodes} >= set(EAGER)
+    assert {node.op for node in tracer.nodes} >= set(EAGER) - {flex_attend_parts}
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [
+        ((1, 4, 1, 16), (64, 16, 16, 1)),
+        ((2, 1, 5, 8), (40, 40, 8, 1)),
+        ((1, 4, 3, 16), (192, 16, 64, 1)),
+        ((2, 1, 1, 16), (16, 16, 16, 1)),
+    ],
+)
+def test_dense_strides_are_kept(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    assert dense_stride(shape, stride) == stride
+
+
+def test_parts_of_keys_make_up_the_whole() -> None:
+    query, key, value, _ = (one.detach() for one in inputs())
+    scores = flex_scores(query, key, 0.5, *NO_BLOCKS)
+    visible = (torch.arange(9) > 2).expand(scores.shape)
+    out, lse, most = flex_attend(scores, visible, query, value, *NO_BLOCKS)
+    outs, lses, mosts = flex_attend_parts(scores, visible, query, value, *NO_BLOCKS, 4)
+    assert outs.shape == (4, *out.shape) and lses.shape == (4, *lse.shape)
+    shares = torch.exp2(lses - lse)
+    torch.testing.assert_close((outs * shares.unsqueeze(-1)).sum(0), out)
+    torch.testing.assert_close(mosts.amax(0), most)
 
 
 def test_values_of_scores_are_those_between_the_operators() -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Body, Integer, Param
 
 SCORES, GRADIENTS = "scores", "gradients"
+LONGEST = 1 << 24
+"""Positions below this are computed with in 32 bits; symbolic lengths are guarded to be."""
 AXES = tuple(symbol(name) for name in ("i0", "i1", "i2", "r0"))
 FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENTS = (
     "forward", "query_gradient", "key_value_gradients",
@@ -33,12 +35,15 @@ FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor: its buffer, and how it is laid out there, in elements."""
+    """A tensor: its buffer, and how it is laid out there, in elements. `part_stride`: from a part
+    of the keys to the next one, of what has results for each part.
+    """
 
     buffer: str
     dtype: torch.dtype
     strides: tuple[sympy.Expr, ...]
     offset: sympy.Expr
+    part_stride: sympy.Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Blocks:
 @dataclass(frozen=True, slots=True)
 class Attention:
     """What the kernel computes. Sizes: `batch`, `heads` of queries, `groups` of them that share a
-    head of keys, `queries`, `keys`, and the `width` of a key and of a value.
+    head of keys, `queries`, `keys`, and the `width` of a key and of a value. A forward may be cut
+    into `parts` of the keys, which have separate results.
     """
 
     form: str
@@ -80,6 +86,7 @@ class Attention:
     changed: str
     visible: str | None
     gradient: str | None = None
+    parts: int = 1
 
     def operand(self, role: str) -> Operand:
         """The operand or result of a role."""

@@ -165,6 +165,9 @@ def attention_cases() -> Iterator[AttentionCase]:
     documents = torch.arange(96) // 20
     yield case("documents", plain, same_document, tensors(2, 2, 2, 96, 96, 16, 16), [documents], 16)
     yield case("one query", relative, everything, tensors(3, 4, 2, 1, 90, 16, 16))
+    yield case("parts", relative, causal, tensors(1, 2, 1, 3, 600, 16, 16))
+    few = tensors(1, 2, 2, 5, 520, 16, 24, torch.bfloat16)
+    yield case("parts of blocks", capped, window, few, [torch.rand(2)], 64)
     for dtype in (torch.bfloat16, torch.float16):
         yield case(f"{dtype}", relative, causal, tensors(1, 2, 2, 64, 64, 32, 32, dtype), [], 32)
     turned = [

@@ -115,7 +115,9 @@ def for_interpreter(source: str) -> str:
     """The source without what the interpreter does not know: libdevice, a range from a tensor."""
     source = source.replace("from triton.language.extra import libdevice\n", "")
     source = source.replace("range(tl.program_id(0),", "range(tl.program_id(0).handle.data.item(),")
-    return re.sub(r"range\(0, (count\b[^)]*)\)", r"range(0, (\1).handle.data.item())", source)
+    source = re.sub(r"range\(0, (count\b[^)]*)\)", r"range(0, (\1).handle.data.item())", source)
+    bounds = "range(first.handle.data.item(), behind.handle.data.item())"
+    return source.replace("range(first, behind)", bounds)
 
 
 def is_bytes(dtype: torch.dtype) -> bool:

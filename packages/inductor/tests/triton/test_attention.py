@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,6 +29,7 @@ from flambeau_prims.evaluate import run_graph
 from flambeau_runtime import load
 from flambeau_runtime import program as rt
 
+HALF = torch.bfloat16
 CHECKED = InductorOptions(debug_checks=True)
 CASES = list(attention_cases())
 
@@ -120,6 +122,27 @@ def test_no_tensor_of_scores_is_stored(case: AttentionCase) -> None:
     assert sum("attention" in name for name in launched) == len(forms)
     for form in forms:
         assert any(f"attention_{form}" in name for name in launched)
+
+
+def test_rows_that_are_far_apart_have_wide_addresses() -> None:
+    """[batch, length, heads, width] in memory, seen as [batch, heads, length, width]."""
+    (case,) = [one for one in CASES if one.name == "plain"]
+    for length, far in ((64, False), (1 << 17, True)):
+        shape, stride = (1, 128, length, 128), (length << 14, 128, 1 << 14, 1)
+        tensors = [torch.empty_strided(shape, stride, device="meta", dtype=HALF) for _ in range(4)]
+        large = replace(case, tensors=tensors, backward=False)
+        (text,) = [one.text for one in compile_graph(large.graph("cuda"), CHECKED).sources]
+        assert bool(re.search(r"tl\.arange\(0, \d+\)\)\.to\(tl\.int64\)", text)) is far
+
+
+def test_few_queries_are_cut_by_keys() -> None:
+    for name, launches in (("parts", True), ("one query", False)):
+        (case,) = [one for one in CASES if one.name == name]
+        program = compile_graph(case.graph("cuda"), CHECKED)
+        (text,) = [
+            one.text for one in program.sources if "most = " in one.text and "dot" in one.text
+        ]
+        assert ("part = " in text) is launches
 
 
 def test_what_does_not_suit_is_written_out_with_a_reason() -> None:

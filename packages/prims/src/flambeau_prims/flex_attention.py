@@ -48,6 +48,8 @@ _SCHEMAS = f"""
 flex_scores(Tensor query, Tensor key, float scale, {_BLOCKS}) -> Tensor
 flex_attend(Tensor scores, Tensor visible, Tensor query, Tensor value, {_BLOCKS}) \
 -> (Tensor, Tensor, Tensor)
+flex_attend_parts(Tensor scores, Tensor visible, Tensor query, Tensor value, {_BLOCKS}, \
+int parts) -> (Tensor, Tensor, Tensor)
 flex_slopes(Tensor scores, Tensor visible, Tensor lse, Tensor delta, Tensor dout, Tensor value) \
 -> Tensor
 flex_value_gradient(Tensor scores, Tensor visible, Tensor lse, Tensor dout, Tensor value, \
@@ -60,6 +62,8 @@ for _schema in _SCHEMAS.split("\n")[1:-1]:
 
 flex_scores = torch.ops.flambeau.flex_scores.default
 flex_attend = torch.ops.flambeau.flex_attend.default
+flex_attend_parts = torch.ops.flambeau.flex_attend_parts.default
+"""`flex_attend` over parts of the keys: its results in the scores' dtype, with a leading dim."""
 flex_slopes = torch.ops.flambeau.flex_slopes.default
 flex_value_gradient = torch.ops.flambeau.flex_value_gradient.default
 flex_query_gradient = torch.ops.flambeau.flex_query_gradient.default
@@ -68,8 +72,8 @@ flex_key_gradient = torch.ops.flambeau.flex_key_gradient.default
 SCORES_OF = frozenset({flex_scores, flex_slopes})
 """The operators whose results are tensors of scores."""
 READERS = {
-    flex_attend: (0, 1), flex_slopes: (0, 1), flex_value_gradient: (0, 1),
-    flex_query_gradient: (0,), flex_key_gradient: (0,),
+    flex_attend: (0, 1), flex_attend_parts: (0, 1), flex_slopes: (0, 1),
+    flex_value_gradient: (0, 1), flex_query_gradient: (0,), flex_key_gradient: (0,),
 }  # fmt: skip
 """The operators that read tensors of scores, with the positions of those arguments."""
 
@@ -138,6 +142,16 @@ def _attend(scores: Tensor, visible: Tensor, query: Tensor, value: Tensor, *_: A
     return _laid_out_as(out, query), lse / math.log(2), most / math.log(2)
 
 
+def _attend_parts(scores: Tensor, visible: Tensor, query: Tensor, value: Tensor, *rest: Any) -> Any:
+    parts, keys = rest[-1], scores.shape[-1]
+    number = torch.arange(keys, device=scores.device) * parts // max(1, keys)
+    each = [
+        _attend(scores, visible & (number == part), query.to(scores.dtype), value)
+        for part in range(parts)
+    ]
+    return tuple(torch.stack(results).contiguous() for results in zip(*each, strict=True))
+
+
 def _weights(scores: Tensor, visible: Tensor, lse: Tensor) -> Tensor:
     natural = torch.where(lse == -math.inf, 0.0, lse * math.log(2))
     return torch.exp(_hidden(scores, visible) - natural.unsqueeze(-1))
@@ -189,7 +203,7 @@ def _outermost_first(stride: Sequence[Size]) -> list[int]:
 
     def compare(a: int, b: int) -> int:
         if sizes.eq(stride[a], stride[b]):
-            return b - a
+            return a - b  # as eager: of equal strides, the later dim is the inner one
         return -1 if sizes.lt(stride[b], stride[a]) else 1
 
     last = len(stride) - 1
@@ -204,7 +218,8 @@ def dense_stride(shape: Sequence[Size], like: Sequence[Size]) -> tuple[Size, ...
 
 
 EAGER: dict[Any, Callable[..., Any]] = {
-    flex_scores: _scores, flex_attend: _attend, flex_slopes: _slopes,
+    flex_scores: _scores, flex_attend: _attend, flex_attend_parts: _attend_parts,
+    flex_slopes: _slopes,
     flex_value_gradient: _value_gradient, flex_query_gradient: _query_gradient,
     flex_key_gradient: _key_gradient,
 }  # fmt: skip
@@ -227,6 +242,15 @@ def _attend_rule(scores: Spec, query: Spec, value: Spec) -> tuple[Spec, Spec, Sp
     shape = (*query.shape[:3], value.shape[3])
     row = scores.fresh(query.shape[:3])
     return query.fresh(shape, dense_stride(shape, query.stride)), row, row
+
+
+@rule(flex_attend_parts)
+def _attend_parts_rule(
+    scores: Spec, query: Spec, value: Spec, parts: int
+) -> tuple[Spec, Spec, Spec]:
+    shape = (parts, *query.shape[:3])
+    row = scores.fresh(shape)
+    return scores.fresh((*shape, value.shape[3])), row, row
 
 
 @rule(flex_slopes)

@@ -6,21 +6,29 @@ out as matrix products.
     ->  aten.bmm, ..., aten.bmm on all scores
 
 One kernel computes the gradients of values and keys: the former's call, and what reads it, is moved
-behind the latter's.
+behind the latter's. Where queries are too few to fill a GPU, the keys are cut into parts, whose
+results are combined:
+
+    out, lse, most = flex_attend(...)  ->  outs, lses, mosts = flex_attend_parts(..., 4)
+                                           out = sum(outs * 2**(lses - lse)), ...
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_prims import sizes
+from flambeau_prims.builder import Builder
 from flambeau_prims.decompose import decompose
 from flambeau_prims.flex_attention import (
     EAGER,
     READERS,
     SCORES_OF,
+    flex_attend,
+    flex_attend_parts,
     flex_key_gradient,
     flex_query_gradient,
     flex_scores,
@@ -29,8 +37,10 @@ from flambeau_prims.flex_attention import (
     values_of_scores,
 )
 from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.gpu_draws import gpu_facts
 from flambeau_prims.graph import Graph, Node, Value, map_values, values_in
 from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.sizes import hint_of
 from flambeau_prims.tracer import Tracer
 
 if TYPE_CHECKING:
@@ -41,6 +51,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256
 """The widest head of a tile."""
 SMALLEST_BLOCK = 16
+ROWS_OF_PROGRAM, KEYS_OF_PART = 64, 256
+"""Queries that a program has, and the keys that are worth one, as far as parts are concerned."""
 _BY_ELEMENT = (Kind.POINTWISE, Kind.VIEW, Kind.INDEX, Kind.FACTORY, Kind.LAYOUT)
 
 
@@ -51,6 +63,7 @@ def fuse_attention(graph: Graph) -> Graph:
     for group, reason in attention_groups(graph):
         if reason is not None:
             _write_out(graph, set(group))
+    cut_keys(graph)
     pair_gradients(graph)
     return graph
 
@@ -187,7 +200,66 @@ def pair_gradients(graph: Graph) -> None:
             graph.nodes[start : end + 1] = [*first[:-1], value_node, key_node, *then]
 
 
-# 3. What becomes a kernel
+# 3. Parts of the keys
+
+
+def parts_of_keys(node: Node) -> int:
+    """Into how many parts the keys of a call are cut: until programs fill the device twice."""
+    scores = node.args[0].spec
+    batch, heads, queries, keys = (hint_of(size) for size in scores.shape)
+    programs = max(1, batch * heads * -(-queries // ROWS_OF_PROGRAM))
+    facts = gpu_facts(scores.device)
+    processors = 132 if facts is None else facts.multiprocessors
+    return max(1, min(2 * processors // programs, keys // KEYS_OF_PART))
+
+
+def cut_keys(graph: Graph) -> None:
+    """Compute parts of the keys in separate programs where queries are few."""
+    if not any(node.op is flex_attend for node in graph.nodes):
+        return
+    nodes: list[Node] = []
+    builder = Builder(nodes, (value.name for value in graph.users()))
+    for node in graph.nodes:
+        parts = parts_of_keys(node) if node.op is flex_attend else 1
+        if parts == 1:
+            nodes.append(node)
+            continue
+        new = _in_parts(builder, node, parts)
+        _replace_uses(graph, new)
+    graph.nodes = nodes
+
+
+def _in_parts(b: Builder, node: Node, parts: int) -> dict[Any, Any]:
+    """The results of a call, by those that it had."""
+    old_out, old_lse, old_most = node.outputs
+    assert old_out is not None and old_lse is not None and old_most is not None
+    rows = old_lse.spec.fresh((parts, *old_lse.spec.shape))
+    wide = old_lse.spec.fresh((parts, *old_out.spec.shape))
+    outs, lses, mosts = (
+        Value(f"{old.name}_parts", spec)
+        for old, spec in ((old_out, wide), (old_lse, rows), (old_most, rows))
+    )
+    call = Node(flex_attend_parts, (*node.args, parts), {}, (outs, lses, mosts), node.where)
+    for one in (outs, lses, mosts):
+        one.producer = call
+    b.nodes.append(call)
+    b.line = node.where
+    top = b.amax(lses, (0,))
+    unseen = b.eq(top, -math.inf)
+    shift = b.where(unseen, 0.0, top)
+    shares = b.exp2(b.sub(lses, b.expand(b.unsqueeze(shift, 0), rows.shape)))
+    total = b.sum(shares, (0,))
+    weighted = b.mul(outs, b.expand(b.unsqueeze(shares, 4), wide.shape))
+    whole = b.where(unseen, 1.0, total)
+    shape = wide.shape[1:]
+    out = b.div(b.sum(weighted, (0,)), b.expand(b.unsqueeze(whole, 3), shape))
+    out = b.cast(out, old_out.spec.dtype)
+    out.spec = old_out.spec
+    lse = b.add(shift, b.log2(total))
+    return {old_out: out, old_lse: lse, old_most: b.amax(mosts, (0,))}
+
+
+# 4. What becomes a kernel
 
 
 def refusal(node: Node, between: set[Value]) -> str | None:

@@ -19,6 +19,7 @@ from flambeau_inductor.attention import (
     FORWARD,
     GRADIENTS,
     KEY_VALUE_GRADIENTS,
+    LONGEST,
     QUERY_GRADIENT,
     SCORES,
     Attention,
@@ -35,6 +36,7 @@ from flambeau_prims import sizes
 from flambeau_prims.flex_attention import (
     SCORES_OF,
     flex_attend,
+    flex_attend_parts,
     flex_query_gradient,
     flex_value_gradient,
 )
@@ -46,9 +48,6 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Body, Statement
     from flambeau_prims.graph import Node
 
-LONGEST = 1 << 24
-"""Positions below this are computed with in 32 bits; symbolic lengths are guarded to be."""
-
 
 def lower_attention(lowering: Any, node: Node) -> None:
     """Append the kernel of a call, if it has one: scores have none, and the gradient of values
@@ -56,8 +55,9 @@ def lower_attention(lowering: Any, node: Node) -> None:
     """
     if node.op in SCORES_OF:
         return
-    if node.op is flex_attend:
+    if node.op in (flex_attend, flex_attend_parts):
         scores, visible, query, value, rows, columns, *block = node.args
+        parts_of_keys = block.pop() if node.op is flex_attend_parts else 1
         begin = scores_behind(scores)
         parts = {"query": query, "key": begin.args[1], "value": value}
         builder = _AttentionBuilder(lowering, begin, scores, visible)
@@ -68,7 +68,7 @@ def lower_attention(lowering: Any, node: Node) -> None:
             role: one for role, one in (("lse", lse), ("most", most))
             if one is not None and (users.get(one) or one in kept)
         }  # fmt: skip
-        builder.finish(node, FORWARD, parts, results, rows, block)
+        builder.finish(node, FORWARD, parts, results, rows, block, parts_of_keys)
         return
     if node.op is flex_value_gradient and partner(lowering.graph.nodes, node) is not None:
         return
@@ -155,8 +155,8 @@ class _AttentionBuilder:
         if self.elements.host_reads:
             raise ValueError("a score that depends on the state of a generator")
 
-    def operand(self, value: Value) -> Operand:
-        """A tensor of the call."""
+    def operand(self, value: Value, *, has_parts: bool = False) -> Operand:
+        """A tensor of the call; with results for each part of the keys in its first dim."""
         buffer = self.lowering.memory[self.lowering.realized.root(value)]
         base = self.lowering.lowered.buffers[buffer].spec
         spec = value.spec
@@ -165,7 +165,8 @@ class _AttentionBuilder:
             if isinstance(size, int) and size == 1:
                 strides[dim] = sympy.S.Zero
         offset = self.sizes.convert(spec.offset - base.offset)
-        return Operand(buffer, spec.dtype, tuple(strides), offset)
+        part_stride = strides.pop(0) if has_parts else sympy.S.Zero
+        return Operand(buffer, spec.dtype, tuple(strides), offset, part_stride)
 
     def blocks(self, tables: Sequence[Value], block: Sequence[int]) -> Blocks | None:
         """Which blocks are computed; None: all."""
@@ -185,7 +186,7 @@ class _AttentionBuilder:
 
     def finish(
         self, node: Node, form: str, parts: dict[str, Value], results: dict[str, Any],
-        tables: Sequence[Value], block: Sequence[int],
+        tables: Sequence[Value], block: Sequence[int], parts_of_keys: int = 1,
     ) -> None:  # fmt: skip
         """Append the call."""
         lowering = self.lowering
@@ -210,12 +211,16 @@ class _AttentionBuilder:
             scale=self.begin.args[2],
             tf32=torch.get_float32_matmul_precision() != "highest",
             operands=operands_,
-            results=tuple((role, self.operand(one)) for role, one in results.items()),
+            results=tuple(
+                (role, self.operand(one, has_parts=parts_of_keys > 1))
+                for role, one in results.items()
+            ),
             blocks=self.blocks(tables, block),
             body=self.body,
             changed=self.changed,
             visible=self.visible,
             gradient=self.gradient,
+            parts=parts_of_keys,
         )
         nodes = lowering.lowered.nodes
         nodes.append(

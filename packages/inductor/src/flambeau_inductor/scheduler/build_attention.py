@@ -39,7 +39,8 @@ def build_attention(
     def operand(part: Operand, access: str) -> Operand:
         name = namer.buffer(part.buffer, access)
         strides = tuple(namer.expr(stride) for stride in part.strides)
-        return replace(part, buffer=name, strides=strides, offset=namer.expr(part.offset))
+        offset, part_stride = namer.expr(part.offset), namer.expr(part.part_stride)
+        return Operand(name, part.dtype, strides, offset, part_stride)
 
     def renamed(part: Any) -> Any:
         if isinstance(part, Operand):

@@ -31,6 +31,7 @@ from flambeau_inductor.attention import (
     FORWARD,
     GRADIENTS,
     KEY_VALUE_GRADIENTS,
+    LONGEST,
     QUERY_GRADIENT,
     SCORES,
 )
@@ -64,6 +65,7 @@ def attention_grid(
         ]  # fmt: skip
     else:
         parts = [(one.queries, tiling.queries), (one.heads, 1), (one.batch, 1)]
+    total.append(one.parts)
     for points, block in parts:
         if isinstance(points, int):
             total.append(-(-points // block))
@@ -100,6 +102,7 @@ class _AttentionWriter:
         self.keys_fit = fits(tiling.keys, self.one.keys)
         self.axes_of = _axes_of(self.one.body)
         self.wide = _needs_64_bits(self.one)
+        self.far = _has_far_rows(self.one)
         self.tile_shape = (
             f"[{tiling.keys}, {tiling.queries}]" if self.turned
             else f"[{tiling.queries}, {tiling.keys}]"
@@ -194,6 +197,9 @@ class _AttentionWriter:
             else f"(({self.text(points)} + {block - 1}) // {block})"
         )  # fmt: skip
         self.line("program = tl.program_id(0)")
+        if one.parts > 1:
+            self.line(f"part = (program % {one.parts}).to(tl.int64)")
+            self.line(f"program = program // {one.parts}")
         self.line(f"pair = program // {count}")
         self.line(f"block = program % {count}")
         self.line(f"batch = (pair // ({self.text(heads)})).to(tl.int64)")
@@ -213,6 +219,8 @@ class _AttentionWriter:
         for position, stride in (("batch", operand.strides[0]), (head, operand.strides[1])):
             if stride != 0:
                 terms.append(f"{position} * ({self.text(stride)})")
+        if operand.part_stride != 0:
+            terms.append(f"part * ({self.text(operand.part_stride)})")
         if operand.offset != 0:
             terms.append(f"({self.text(operand.offset)})")
         self.line(f"{name} = {' + '.join(terms)}")
@@ -256,7 +264,8 @@ class _AttentionWriter:
         """The positions of a block: `x` of queries or `r` of keys, and the tile of the body."""
         one, tiling = self.one, self.tiling
         block = tiling.queries if name == "x" else tiling.keys
-        self.line(f"{name} = {start} + tl.arange(0, {block})")
+        index = f"{start} + tl.arange(0, {block})"
+        self.line(f"{name} = ({index}).to(tl.int64)" if self.far else f"{name} = {index}")
         side = "[:, None]" if (name == "x") != self.turned else "[None, :]"
         axis, mask, fit, size = (
             ("i2", "xmask", self.queries_fit, one.queries) if name == "x"
@@ -276,6 +285,12 @@ class _AttentionWriter:
             (tiling.keys, tiling.queries, one.queries) if self.turned
             else (tiling.queries, tiling.keys, one.keys)
         )  # fmt: skip
+        if blocks is None and one.parts > 1:
+            self.line(f"count = ({self.text(points)} + {step - 1}) // {step}")
+            with self.loop(self.steps("count")):
+                self.line(f"start = step * {step}")
+                body("start", True)  # type: ignore[operator]
+            return
         if blocks is None:
             with self.loop(f"for start in range(0, {self.text(points)}, {step}):"):
                 body("start", True)  # type: ignore[operator]
@@ -293,13 +308,22 @@ class _AttentionWriter:
             parts = other // step
             last = indices.strides[3]
             limit = f"count * {parts}" if parts > 1 else "count"
-            with self.loop(f"for step in range(0, {limit}):"):
+            with self.loop(self.steps(limit)):
                 number = f"step // {parts}" if parts > 1 else "step"
                 stride = "" if last == 1 else f" * ({self.text(last)})"
                 self.line(f"entry = tl.load(entries + ({number}){stride})")
                 inside = f" + step % {parts} * {step}" if parts > 1 else ""
                 self.line(f"start = entry * {other}{inside}")
                 body("start", masked)  # type: ignore[operator]
+
+    def steps(self, count: str) -> str:
+        """The head of a loop over steps, or over this part of them."""
+        parts = self.one.parts
+        if parts == 1:
+            return f"for step in range(0, {count}):"
+        self.line(f"first = ({count} * part // {parts}).to(tl.int32)")
+        self.line(f"behind = ({count} * (part + 1) // {parts}).to(tl.int32)")
+        return "for step in range(first, behind):"
 
     def entry(self, operand: object, blocks: Blocks, head: str) -> str:
         """The address of the entry of this program's row of blocks."""
@@ -643,3 +667,11 @@ def _needs_64_bits(one: Attention) -> bool:
         if sum(abs(int(evaluate_expr(term, ends))) for term in terms) >= 2**31:
             return True
     return False
+
+
+def _has_far_rows(one: Attention) -> bool:
+    """Whether the rows of one head may be 2**31 elements apart."""
+    lengths = [n if isinstance(n, int) else LONGEST for n in (one.queries, one.keys)]
+    strides = [part.strides[2] for _, part in (*one.operands, *one.results)]
+    known = [int(stride) for stride in strides if stride.is_Integer]
+    return max(known, default=0) * max(lengths) >= 2**31
