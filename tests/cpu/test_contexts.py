@@ -5,6 +5,7 @@ around it.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 import flambeau
+from flambeau_capture import torch_state
 from tests.worlds import World, compare, kinds
 
 if TYPE_CHECKING:
@@ -332,6 +334,34 @@ def test_an_order_of_kernels_set_inside_is_restored() -> None:
         assert got[1] == want[1]
         assert torch._C._get_sdp_priority_order() == before
     assert kinds(compiled) == ["capture"]
+
+
+def test_an_order_of_kernels_that_torch_sets_is_neither_guarded_nor_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a Hopper GPU, where torch orders the kernels once, when it first chooses one."""
+    before = torch._C._get_sdp_priority_order()
+    of_the_gpu = [before[1], before[0], *before[2:]]
+    order_once = functools.cache(lambda: torch._C._set_sdp_priority_order(of_the_gpu))
+    monkeypatch.setattr(torch_state, "_have_kernels_ordered", order_once)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        order_once()
+        return gm.forward
+
+    compiled = flambeau.compile(attend, backend=backend, fullgraph=True)
+    x = torch.randn(2, 2, 5, 8)
+    try:
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), attend(x))
+        assert kinds(compiled) == ["capture"]
+        assert torch._C._get_sdp_priority_order() == of_the_gpu
+    finally:
+        torch._C._set_sdp_priority_order(before)
 
 
 class Counting(TorchFunctionMode):

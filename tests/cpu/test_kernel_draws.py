@@ -107,6 +107,18 @@ def test_dropout(
     assert torch.equal(compiled(native)(x, 0.3), expected)
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(4, None)], ids=["whole", "a view"])
+def test_dropout_is_not_compiled_for_the_offset_of_its_first_argument(
+    generator: Generators, part: slice
+) -> None:
+    function = compiled(lambda x: native(x[part], 0.3))
+    function(torch.randn(65)[1:])  # not aligned: eager's kernel draws for it
+    x, offset = torch.randn(64), generator.offset
+    mask = uniform(offset, x[part].shape, "adjacent4") < 0.7
+    expected = (x[part].double() * mask / 0.7).float()
+    torch.testing.assert_close(function(x), expected)
+
+
 def test_a_backward_computes_the_mask_from_the_state(generator: Generators) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return native(torch.sin(x), 0.25).relu()

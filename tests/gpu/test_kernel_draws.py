@@ -118,6 +118,17 @@ def test_layouts(layout: str) -> None:
         beside(lambda x: x.clone().bernoulli_(0.5), x)
 
 
+def test_offsets_of_later_arguments() -> None:
+    function = flambeau.compile(lambda x: F.dropout(x, 0.4))
+    memory = torch.randn(4100, device="cuda")
+    for offset in (1, 0, 2, 4, 1, 0):
+        x = memory[offset : offset + 4096]
+        torch.manual_seed(offset)
+        got = function(x)
+        torch.manual_seed(offset)
+        assert torch.equal(got, F.dropout(x, 0.4)), f"offset {offset}"
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_probabilities_at_the_ends(mode: str) -> None:
     x = torch.randn(100, device="cuda")

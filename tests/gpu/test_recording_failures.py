@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import flambeau
-from tests.launches import ALWAYS, WARM, close, compiled_for, launch_lines, randn, replays
+from tests.launches import ALWAYS, AUTO, WARM, close, compiled_for, launch_lines, randn, replays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +117,8 @@ def test_fork_after_a_recording(drawing: bool, leave: Callable[[int], object]) -
         kept[0](x)
     assert replays(kept[0])
 
+    _leave_timed_calls_to_the_collector(x)
+
     def child() -> None:
         host = torch.arange(12.0).view(3, 4)
         assert torch.equal(flambeau.compile(lambda x: x + 1)(host), host + 1)
@@ -133,6 +135,15 @@ def test_fork_after_a_recording(drawing: bool, leave: Callable[[int], object]) -
         torch.manual_seed(3)
         close(out, function(x))
     assert replays(kept[0]) == before + 3
+
+
+def _leave_timed_calls_to_the_collector(x: torch.Tensor) -> None:
+    """A cycle that holds a call whose time nobody has asked for, unless the collector runs."""
+    compiled = compiled_for(lambda x: x.cos() + 1, AUTO)
+    for _ in range(3):
+        compiled(x)
+    cycle: list[object] = [compiled]
+    cycle.append(cycle)
 
 
 def _leave_by_exit(status: int) -> None:

@@ -190,6 +190,19 @@ def test_inputs_at_changing_alignments(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+def test_dropout_of_inputs_at_changing_alignments() -> None:
+    """As a call of ATen, which draws other numbers where its operand is not aligned."""
+    compiled = flambeau.compile(lambda x: nn.functional.dropout(x, 0.5) + 1, backend="cudagraphs")
+    memory = randn(5000)
+    for turn in range(4 * WARM):
+        start = 0 if turn < 2 * WARM else 1
+        x = memory[start + 4 * (turn % 7) :][: 64 * 64].view(64, 64)
+        torch.manual_seed(turn)
+        want = nn.functional.dropout(x, 0.5) + 1
+        torch.manual_seed(turn)
+        close(compiled(x), want)
+
+
 def test_inputs_with_gaps(name: str) -> None:
     beside = Beside(FUNCTIONS[name])
     for _ in range(2 * WARM):

@@ -24,6 +24,13 @@ typedef struct {
     size_t width, height, depth;
 } CopyNodeParams; /* CUDA_MEMCPY3D */
 
+typedef struct {
+    uint64_t destination;
+    size_t pitch;
+    unsigned int value, element_size;
+    size_t width, height;
+} FillNodeParams; /* CUDA_MEMSET_NODE_PARAMS */
+
 /* What is called of libcuda, and torch's current stream. */
 typedef struct {
     int (*init)(unsigned int);
@@ -42,6 +49,9 @@ typedef struct {
     int (*copy_async)(uint64_t, uint64_t, size_t, void *);
     int (*copy_node_params)(void *, CopyNodeParams *);
     int (*set_copy_node)(void *, void *, const CopyNodeParams *, void *);
+    int (*fill_async)(uint64_t, unsigned int, size_t, void *);
+    int (*fill_node_params)(void *, FillNodeParams *);
+    int (*set_fill_node)(void *, void *, const FillNodeParams *, void *);
     int (*set_kernel_node)(void *, void *, const KernelNodeParams *);
     int (*graph_launch)(void *, void *);
     int (*begin_capture)(void *, int);

@@ -167,17 +167,34 @@ static int fill_values(const Executor *ex, PyObject *const *args, int64_t *value
     return 0;
 }
 
-Handle executor_make_state(int64_t seed, int64_t offset)
+int executor_allocate_again(int64_t ndim, const int64_t *sizes, int64_t dtype, int64_t device_type, int64_t device, Handle *made)
 {
-    const int64_t size = 2, stride = 1, words[2] = {seed, offset};
+    PyObject *module = PyImport_ImportModule("flambeau_runtime.allocation"), *tensor = NULL, *ints = PyTuple_New(2 * ndim);
+    for (int64_t i = 0; ints != NULL && i < 2 * ndim; i++) {
+        PyObject *item = PyLong_FromLongLong(sizes[i]);
+        if (item == NULL) Py_CLEAR(ints);
+        else PyTuple_SET_ITEM(ints, i, item);
+    }
+    if (module != NULL && ints != NULL)
+        tensor = PyObject_CallMethod(module, "allocate_again", "OLLL", ints, (long long)dtype, (long long)device_type, (long long)device);
+    if (tensor != NULL && torch_api.reinterpret(handle_of(tensor), ndim, sizes, sizes + ndim, 0, made)) PyErr_NoMemory();
+    Py_XDECREF(tensor);
+    Py_XDECREF(ints);
+    Py_XDECREF(module);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+Handle executor_make_words(int64_t ndim, int64_t count, const int64_t *words)
+{
+    const int64_t stride = 1;
     Handle made = NULL;
     void *data;
-    if (torch_api.empty_strided(1, &size, &stride, 4 /* int64 */, 0 /* CPU */, 0, &made)) return NULL;
+    if (torch_api.empty_strided(ndim, &count, &stride, 4 /* int64 */, 0 /* CPU */, 0, &made)) return NULL;
     if (torch_api.get_data_ptr(made, &data)) {
         torch_api.delete_tensor(made);
         return NULL;
     }
-    memcpy(data, words, sizeof words);
+    memcpy(data, words, count * sizeof *words);
     return made;
 }
 
@@ -404,11 +421,12 @@ static int reserve(Call *call, const int64_t *pc)
     const int failed = words == NULL || !PyArg_ParseTuple(words, "LL", &seed, &offset);
     Py_XDECREF(words);
     if (failed) return -1;
+    const int64_t state[2] = {seed, offset};
     call->scratch[pc[3]] = seed;
     call->scratch[pc[4]] = offset;
     for (int64_t i = ex->reserved[pc[5]]; i < ex->reserved[pc[5] + 1]; i += 2)
         call->scratch[ex->copies[i]] = call->scratch[ex->copies[i + 1]];
-    Handle made = executor_make_state(seed, offset);
+    Handle made = executor_make_words(1, 2, state);
     if (made == NULL) return shim_failed(call, "allocating");
     call->slots[pc[1]] = (Slot){.handle = made, .hold = HOLD_HANDLE};
     return 0;
@@ -423,8 +441,10 @@ static int run_code(Call *call)
             case OP_ALLOCATE: {
                 const int64_t *sizes = call->values + pc[5];
                 Handle made = NULL;
-                if (torch_api.empty_strided(pc[4], sizes, sizes + pc[4], (int32_t)pc[1], (int32_t)pc[2], (int32_t)pc[3], &made))
-                    return shim_failed(call, "allocating");
+                if (torch_api.empty_strided(pc[4], sizes, sizes + pc[4], (int32_t)pc[1], (int32_t)pc[2], (int32_t)pc[3], &made)) {
+                    take_gil(call);
+                    if (executor_allocate_again(pc[4], sizes, pc[1], pc[2], pc[3], &made)) return -1;
+                }
                 slots[pc[0]] = (Slot){.handle = made, .hold = HOLD_HANDLE};
                 pc += 6;
                 break;

@@ -51,8 +51,12 @@ PyObject *executor_spend(PyObject *self, PyObject *list);
 /* Read the symbols of a call from its arguments into `values`, one for each symbol; 0, or -1 with an exception set. */
 int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *values);
 
-/* A new int64[2] tensor of the CPU with these words; NULL if there is no memory. */
-Handle executor_make_state(int64_t seed, int64_t offset);
+/* What torch's C interface could not allocate, asked for through Python: an uninitialised tensor, by `sizes` and the strides
+ * behind them.  0, or -1 with eager's exception set. */
+int executor_allocate_again(int64_t ndim, const int64_t *sizes, int64_t dtype, int64_t device_type, int64_t device, Handle *made);
+
+/* A new int64 tensor of the CPU with these words, `ndim` 1, or 0 for one word; NULL if there is no memory. */
+Handle executor_make_words(int64_t ndim, int64_t count, const int64_t *words);
 
 /* Inference tensors may be written to in inference mode only, as in eager; asked before anything is written.  The number of
  * mutated inputs that are such, which have no version to bump, or -1 with an exception set. */

@@ -90,6 +90,20 @@ static PyObject *captured_copy(PyObject *module, PyObject *args)
     return node == NULL ? NULL : PyLong_FromVoidPtr(node);
 }
 
+static PyObject *captured_word(PyObject *module, PyObject *args)
+{
+    unsigned long long destination, stream;
+    void *nodes[2];
+    if (!PyArg_ParseTuple(args, "KK", &destination, &stream)) return NULL;
+    for (int half = 0; half < 2; half++) {
+        const int status = cuda_driver.fill_async(destination + 4 * half, 0, 1, (void *)(uintptr_t)stream);
+        if (status) return cuda_failed(status, "recording a fill"), NULL;
+        nodes[half] = cuda_last_node((void *)(uintptr_t)stream);
+        if (nodes[half] == NULL) return PyErr_Format(PyExc_RuntimeError, "a fill could not be found in the captured graph");
+    }
+    return Py_BuildValue("(NN)", PyLong_FromVoidPtr(nodes[0]), PyLong_FromVoidPtr(nodes[1]));
+}
+
 static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "init(libtorch, libc10, libtorch_python, sample, cdata, storage, below_keys, Tensor, is_inference, inference_mode): find and test torch's C interface."},
     {"open_library", open_library, METH_VARARGS, "open_library(path) -> handle; a library once opened stays."},
@@ -106,6 +120,8 @@ static PyMethodDef methods[] = {
     {"end_capture", end_capture, METH_O, "end_capture(stream) -> CapturedGraph"},
     {"captured_copy", captured_copy, METH_VARARGS,
      "captured_copy(destination, source, bytes, stream) -> node: a copy on a stream that is being captured."},
+    {"captured_word", captured_word, METH_VARARGS,
+     "captured_word(destination, stream) -> nodes: fills of the halves of an int64, on a stream that is being captured."},
     {NULL, NULL, 0, NULL},
 };
 

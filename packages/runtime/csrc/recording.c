@@ -4,6 +4,7 @@
  *   - memory of the recording's own (intermediates, buffers that inputs are copied to): never changes;
  *   - an input: at the address it was recorded with (FIXED), patched into the nodes of our kernels (PATCHED), or copied to a
  *     buffer by a copy node whose source is patched (STAGED);
+ *   - an input that is one word of the CPU (WORD): fill nodes write it to memory of the recording's own;
  *   - an output that is allocated for each call: patched into the nodes of our kernels, or filled by a copy node whose
  *     destination is patched;
  *   - an output in place (PINNED): always at the same address, handed out again only when nobody holds it any more, nor what
@@ -17,9 +18,9 @@
 #include <string.h>
 #include <structmember.h>
 
-enum InputKind { INPUT_UNUSED, INPUT_FIXED, INPUT_PATCHED, INPUT_STAGED };
+enum InputKind { INPUT_UNUSED, INPUT_FIXED, INPUT_PATCHED, INPUT_STAGED, INPUT_WORD };
 enum OutputKind { OUTPUT_NONE, OUTPUT_INT, OUTPUT_ARGUMENT, OUTPUT_VIEW_OF_ARGUMENT, OUTPUT_FRESH, OUTPUT_WHOLE, OUTPUT_PINNED,
-                  OUTPUT_STATE };
+                  OUTPUT_STATE, OUTPUT_WORD };
 enum { MANY = 64 };
 
 typedef struct {
@@ -61,6 +62,15 @@ typedef struct {
     int is_destination, changed;
 } Copy;
 
+/* An input that fill nodes write, half by half. */
+typedef struct {
+    Py_ssize_t input;
+    void *nodes[2];
+    FillNodeParams params[2];
+    int64_t value; /* as the executable graph has it */
+    int changed;
+} Word;
+
 typedef struct {
     Handle tensor; /* kept alive by `keep` */
     void *address;
@@ -86,7 +96,8 @@ struct Recording {
     int replaying, spends; /* `spends`: a replay overwrites inputs */
     int64_t hits;
     Py_ssize_t n_inputs, n_fresh, n_symbols, n_sites, n_uses, n_copies, n_pinned, n_outputs;
-    Py_ssize_t n_elements, n_reserved, n_draws;
+    Py_ssize_t n_elements, n_reserved, n_draws, n_given;
+    Word *given;
     int64_t *words; /* elements of states that are inputs, then seed and offset of each draw */
     int64_t *offsets;
     Draw *draws;
@@ -178,6 +189,15 @@ static int patch(Recording *r)
         if (status) return cuda_failed(status, "changing a copy in a recorded graph");
         copy->changed = 0;
     }
+    for (Py_ssize_t i = 0; i < r->n_given; i++) {
+        Word *word = &r->given[i];
+        for (int half = 0; word->changed && half < 2; half++) {
+            word->params[half].value = (unsigned int)((uint64_t)word->value >> 32 * half);
+            const int status = cuda_driver.set_fill_node(r->exec, word->nodes[half], &word->params[half], r->context);
+            if (status) return cuda_failed(status, "changing a fill in a recorded graph");
+        }
+        word->changed = 0;
+    }
     return 0;
 }
 
@@ -194,6 +214,17 @@ static int move_inputs(Recording *r, PyObject *const *args)
         }
         move(r, i, address);
     }
+    for (Py_ssize_t i = 0; i < r->n_given; i++) {
+        Word *word = &r->given[i];
+        void *address = NULL;
+        if (torch_api.get_data_ptr(handle_of(args[word->input]), &address) || address == NULL) {
+            PyErr_Format(PyExc_RuntimeError, "argument %zd of %s has no memory", word->input, r->executor->name);
+            return -1;
+        }
+        const int64_t value = *(const int64_t *)address;
+        word->changed |= value != word->value;
+        word->value = value;
+    }
     return 0;
 }
 
@@ -204,10 +235,11 @@ static int allocate(Recording *r, Handle *made)
         const Layout *layout = &r->fresh[i];
         void *address;
         if (torch_api.empty_strided(layout->ndim, layout->sizes, layout->sizes + layout->ndim, (int32_t)layout->dtype, 1 /* CUDA */,
-                                    r->device, &made[i]) ||
-            torch_api.get_data_ptr(made[i], &address)) {
-            const char *why = torch_api.exception_what ? torch_api.exception_what() : NULL;
-            PyErr_Format(PyExc_RuntimeError, "allocating the outputs of %s: %s", r->executor->name, why && why[0] ? why : "no memory");
+                                    r->device, &made[i]) &&
+            executor_allocate_again(layout->ndim, layout->sizes, layout->dtype, 1 /* CUDA */, r->device, &made[i]))
+            return -1;
+        if (torch_api.get_data_ptr(made[i], &address)) {
+            PyErr_Format(PyExc_RuntimeError, "an output of %s has no memory", r->executor->name);
             return -1;
         }
         move(r, r->n_inputs + i, address);
@@ -278,8 +310,11 @@ static int make_views(Recording *r, PyObject *const *args, const Handle *fresh, 
         const Output *out = &r->outputs[i];
         Handle base;
         if (out->kind == OUTPUT_STATE) {
-            const int64_t *words = r->words + r->n_elements + 2 * out->at;
-            if ((made[i] = executor_make_state(words[0], words[1])) == NULL) return PyErr_NoMemory(), -1;
+            if ((made[i] = executor_make_words(1, 2, r->words + r->n_elements + 2 * out->at)) == NULL) return PyErr_NoMemory(), -1;
+            continue;
+        }
+        if (out->kind == OUTPUT_WORD) {
+            if ((made[i] = executor_make_words(0, 1, r->words + r->n_elements + out->at)) == NULL) return PyErr_NoMemory(), -1;
             continue;
         }
         if (out->kind == OUTPUT_VIEW_OF_ARGUMENT) base = handle_of(args[out->at]);
@@ -515,19 +550,42 @@ static int set_draws(Recording *self, PyObject *offsets, PyObject *draws)
     return self->draws == NULL || self->words == NULL ? -1 : 0;
 }
 
+/* words: (input, node of the low half, node of the high half)... */
+static int set_words(Recording *self, PyObject *words)
+{
+    Py_ssize_t n;
+    int64_t *given = executor_copy_ints(words, &n);
+    if (given == NULL) return -1;
+    self->n_given = n / 3;
+    self->given = zeroed(self->n_given, sizeof *self->given);
+    int status = self->given == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; !status && i < self->n_given; i++) {
+        Word *word = &self->given[i];
+        word->input = given[3 * i];
+        for (int half = 0; !status && half < 2; half++) {
+            word->nodes[half] = (void *)(uintptr_t)given[3 * i + 1 + half];
+            status = cuda_driver.fill_node_params(word->nodes[half], &word->params[half]);
+            if (status) cuda_failed(status, "reading a fill of a recorded graph");
+        }
+    }
+    PyMem_Free(given);
+    return status ? -1 : 0;
+}
+
 static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"executor", "keep", "replay", "exec", "device", "stream", "symbols", "settings", "inputs", "n_fresh", "fresh",
-                            "launches", "uses", "copies", "pinned", "n_outputs", "outputs", "reserve", "n_elements", "offsets", "draws", "spends", NULL};
-    PyObject *reserve, *offsets, *draws;
+                            "launches", "uses", "copies", "pinned", "n_outputs", "outputs", "reserve", "n_elements", "offsets", "draws", "words", "spends",
+                            NULL};
+    PyObject *reserve, *offsets, *draws, *words;
     int spends;
     PyObject *executor, *keep, *replay, *symbols, *settings, *inputs, *fresh, *launches, *uses, *copies, *pinned, *outputs;
     unsigned long long exec, stream;
     int device, handle = 0;
     Py_ssize_t n_fresh, n_outputs, n_elements;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOKiKSO!SnSO!SSO!nSOnSSp", names, &ExecutorType, &executor, &keep, &replay, &exec, &device,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOKiKSO!SnSO!SSO!nSOnSSSp", names, &ExecutorType, &executor, &keep, &replay, &exec, &device,
                                      &stream, &symbols, &PyTuple_Type, &settings, &inputs, &n_fresh, &fresh, &PyTuple_Type, &launches, &uses, &copies,
-                                     &PyTuple_Type, &pinned, &n_outputs, &outputs, &reserve, &n_elements, &offsets, &draws, &spends))
+                                     &PyTuple_Type, &pinned, &n_outputs, &outputs, &reserve, &n_elements, &offsets, &draws, &words, &spends))
         return NULL;
     Recording *self = (Recording *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -547,7 +605,7 @@ static PyObject *recording_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     else if (self->keep != NULL && (self->symbols = executor_copy_ints(symbols, &self->n_symbols)) != NULL &&
              !set_memories(self, inputs, fresh, n_fresh) && !set_sites(self, launches) && !set_uses(self, uses) &&
              !set_copies(self, copies) && !add_pinned(self, pinned) && !set_outputs(self, outputs, n_outputs) &&
-             !set_draws(self, offsets, draws))
+             !set_draws(self, offsets, draws) && !set_words(self, words))
         return (PyObject *)self;
     Py_DECREF(self);
     return NULL;
@@ -561,7 +619,7 @@ static void recording_dealloc(PyObject *object)
         PyMem_Free(self->sites[i].ints);
     }
     void *owned[] = {self->symbols, self->fresh_ints, self->output_ints, self->memories, self->fresh, self->sites, self->uses,
-                     self->copies, self->pinned, self->outputs, self->words, self->offsets, self->draws};
+                     self->copies, self->pinned, self->outputs, self->words, self->offsets, self->draws, self->given};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) PyMem_Free(owned[i]);
     Py_XDECREF(self->replay);
     Py_XDECREF(self->reserve);

@@ -12,6 +12,8 @@ restores them.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -32,6 +34,30 @@ def set_cudnn_flags(flags: tuple[Any, ...]) -> None:
     torch.backends.cudnn.set_flags(*flags)
 
 
+@functools.cache
+def _have_kernels_ordered() -> None:
+    """Have torch order attention's kernels for this GPU, which it does once, when it first chooses
+    one.
+    """
+    with (
+        torch._C._DisableTorchDispatch(),
+        torch._C.DisableTorchFunction(),
+        contextlib.suppress(RuntimeError),  # the program's switches may leave no kernel
+    ):
+        query = torch.empty((1, 1, 64, 64), dtype=torch.float16, device="cuda")
+        torch._fused_sdp_choice(query, query, query)
+
+
+def order_of_kernels() -> list[int]:
+    """The kernels of attention in the order in which eager tries them. Torch must not change it
+    while a program is captured: a guard would hold the order of before, and the end of the capture
+    would restore it, for good.
+    """
+    if torch.cuda.is_initialized():
+        _have_kernels_ordered()
+    return torch._C._get_sdp_priority_order()
+
+
 _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
     (torch._C._get_math_sdp_enabled, torch._C._set_sdp_use_math),
@@ -39,7 +65,7 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
     (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
     (torch._C._get_overrideable_sdp_enabled, torch._C._set_sdp_use_overrideable),
-    (torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order),
+    (order_of_kernels, torch._C._set_sdp_priority_order),
     (cudnn_flags, set_cudnn_flags),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     (torch.get_default_dtype, torch._C._set_default_dtype),
@@ -135,7 +161,7 @@ def attention_kernels() -> tuple[Any, ...]:
         torch._C._get_overrideable_sdp_enabled(),
         torch._C._get_math_sdp_allow_fp16_bf16_reduction(),
         torch.are_deterministic_algorithms_enabled(),
-        tuple(torch._C._get_sdp_priority_order()),
+        tuple(order_of_kernels()),
     )
 
 

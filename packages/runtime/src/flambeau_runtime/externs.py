@@ -60,9 +60,15 @@ def _with_grad_mode(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_random(step: Extern) -> bool:
-    """Whether a call advances a random number generator."""
-    seeded = torch.Tag.nondeterministic_seeded in overload_of(step.op).tags
-    return seeded and not ("attention" in step.op and not has_dropout(step))
+    """Whether a call advances a random number generator. Attention's backward does not, though
+    torch says so of some: it is passed the seed.
+    """
+    overload = overload_of(step.op)
+    if torch.Tag.nondeterministic_seeded not in overload.tags:
+        return False
+    if any(argument.name == "philox_seed" for argument in overload._schema.arguments):
+        return False
+    return "attention" not in step.op or has_dropout(step)
 
 
 def has_dropout(step: Extern) -> bool:

@@ -42,7 +42,7 @@ class Reservations:
             self.offsets.append(_advance_captured(device, increment))
             return
         self.offsets.append(self.total)
-        self.total += _rounded(increment)
+        self.total += rounded(increment)
 
 
 class _Recording(threading.local):
@@ -77,7 +77,7 @@ def reserve(device: int, increment: int) -> tuple[int, int]:
     generator = torch.cuda.default_generators[device]
     with _ADVANCING:
         seed, offset = generator.initial_seed(), generator.get_offset()
-        generator.set_offset(offset + _rounded(increment))
+        generator.set_offset(offset + rounded(increment))
     return _signed(seed), _signed(offset)
 
 
@@ -87,7 +87,8 @@ def device_index(device: str) -> int:
     return torch.cuda.current_device() if index is None else index
 
 
-def _rounded(increment: int) -> int:
+def rounded(increment: int) -> int:
+    """What a draw advances the offset by."""
     return -(-increment // STEP) * STEP
 
 
@@ -116,6 +117,11 @@ def _philox_state() -> Any:
     function.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
     function.restype = _PhiloxState
     return function
+
+
+def captured_offset(device: int) -> int:
+    """Where a generator that torch captures stands behind the graph's beginning."""
+    return _advance_captured(device, 0)
 
 
 def _advance_captured(device: int, increment: int) -> int:

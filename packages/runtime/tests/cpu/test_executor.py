@@ -493,3 +493,21 @@ def test_spending_refuses_other_arguments(options):
         run.spend([])
     with pytest.raises(TypeError):
         run.spend([3.0])
+
+
+def test_memory_that_cannot_be_had_raises_as_in_eager(options: RuntimeOptions) -> None:
+    size = 1 << 58
+    program = Program(
+        inputs=("x",),
+        tensors=(Tensor("x", (1,), (1,), "float32"), Tensor("y", (size,), (1,), "float32")),
+        symbols=(),
+        sources=(),
+        kernels=(),
+        steps=(Allocate("y"),),
+        outputs=("y",),
+    )
+    with pytest.raises(Exception) as eager:
+        torch.empty_strided((size,), (1,))
+    with pytest.raises(type(eager.value)) as compiled:
+        load(program, options)(torch.zeros(1))
+    assert str(compiled.value) == str(eager.value)

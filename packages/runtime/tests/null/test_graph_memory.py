@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from flambeau_runtime.graph_launch import why_plain
 from flambeau_runtime.graph_launch.eligibility import (
+    attention_seeds,
     draws_random_numbers,
     idle_tensors,
+    may_call_blas,
     refusal,
+    written_or_drawn_for,
 )
 from flambeau_runtime.graph_launch.memory import memory_of_tensors
+from flambeau_runtime.graph_launch.record import Recorder
+from flambeau_runtime.options import RuntimeOptions
 from flambeau_runtime.program import (
     Allocate,
     Extern,
@@ -197,6 +204,43 @@ def test_kernels_of_the_program_are_recorded_unless_they_have_hooks() -> None:
     assert "may do anything" in (refusal(hooked, any_operator=False) or "")
 
 
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("aten.mm.out", True),
+        ("aten._scaled_mm.default", True),
+        ("aten.convolution.default", False),
+        ("aten.sort.default", False),
+        ("mine.anything.default", True),
+    ],
+)
+def test_what_may_need_a_workspace_of_blas(op: str, expected: bool) -> None:
+    assert may_call_blas(program(Extern(op, (Ref("x"),), outputs=("y",)))) is expected
+
+
+@pytest.mark.parametrize("allocator", ["native", "cudaMallocAsync", "pluggable"])
+def test_allocators_without_pools_are_refused(
+    allocator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: allocator)
+    reason = why_plain(program(Allocate("y"), Launch("f", ("x", "y"))), RuntimeOptions())
+    assert reason is None if allocator == "native" else allocator in str(reason)
+
+
+def test_no_copy_stands_in_for_what_is_written_or_drawn_for() -> None:
+    dropout = Extern("aten.native_dropout.default", (Ref("v"), 0.5, True), outputs=("y", None))
+    made = program(
+        View("v", "x"), dropout, tensors="x w v y", inputs="x w", mutated=("w",), outputs=("y",)
+    )
+    assert written_or_drawn_for(made) == {"v", "w"}
+    executor = SimpleNamespace()
+    recorder = Recorder(made, executor, SimpleNamespace(), 0)
+    assert recorder.library_inputs == [0]
+    assert not recorder.stageable
+    other = dataclasses.replace(made, steps=extern("aten.sin.default"))
+    assert Recorder(other, executor, SimpleNamespace(), 0).stageable == {0}
+
+
 def test_random_operators_are_known_by_their_tag() -> None:
     assert draws_random_numbers(program(*extern("aten.native_dropout.default")))
     assert draws_random_numbers(program(*extern("aten.rand_like.default")))
@@ -238,4 +282,36 @@ def test_attention_with_dropout_makes_a_seed_for_its_backward_only() -> None:
     assert draws_random_numbers(program)
     training = dataclasses.replace(program, outputs=("o", "seed", "offset"))
     assert not idle_tensors(training)
-    assert refusal(training, any_operator=False) == "it uses tensors of the CPU"
+    assert attention_seeds(training) == {"seed", "offset"}
+    assert refusal(training, any_operator=False) is None
+    read = Extern("aten.add.Tensor", (Ref("seed"), 1), outputs=("l",))
+    with_reader = dataclasses.replace(training, steps=(*training.steps, read))
+    assert attention_seeds(with_reader) == {"offset"}
+    assert refusal(with_reader, any_operator=False) == "it uses tensors of the CPU"
+
+
+def test_the_backward_of_attention_with_dropout_reads_a_seed() -> None:
+    call = Extern(
+        "aten._scaled_dot_product_efficient_attention_backward.default",
+        (*map(Ref, "gqqq"), None, *map(Ref, ("o", "l", "seed", "offset")), 0.5, (True,) * 4),
+        outputs=("dq", "dk", "dv", None),
+    )
+    tensors = [
+        Tensor(name, (2, 2, 4, 8), (64, 32, 8, 1), "float32", "cuda:0")
+        for name in ("g", "q", "o", "l", "dq", "dk", "dv")
+    ]
+    tensors += [Tensor(name, (), (), "int64", "cpu") for name in ("seed", "offset")]
+    backward = Program(
+        inputs=("g", "q", "o", "l", "seed", "offset"),
+        tensors=tuple(tensors),
+        symbols=(),
+        sources=(),
+        kernels=(),
+        steps=(call,),
+        outputs=("dq", "dk", "dv"),
+    )
+    assert not draws_random_numbers(backward), "its calls are recorded while other threads run"
+    assert attention_seeds(backward) == {"seed", "offset"}
+    assert refusal(backward, any_operator=False) is None
+    plain = dataclasses.replace(call, args=(*call.args[:9], 0.0, call.args[10]))
+    assert not attention_seeds(dataclasses.replace(backward, steps=(plain,)))

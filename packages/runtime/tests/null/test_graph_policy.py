@@ -26,13 +26,14 @@ from flambeau_runtime.graph_launch.policy import (
     HITS_PER_RECORDING,
     KEPT_SITUATIONS,
     MAX_RECORDINGS,
+    MEMORY_SHARE,
     MISSES,
     MOVED,
     MOVES,
     TIMED_CALL,
     LaunchPolicy,
 )
-from flambeau_runtime.graph_launch.record import CannotRecord, Recorded
+from flambeau_runtime.graph_launch.record import CannotRecord, NoRoom, NotNow, Recorded
 from flambeau_runtime.program import Extern, Program, Symbol
 
 SECOND = 1.0
@@ -57,6 +58,10 @@ class FakeGpu:
     device: float | None = 0.0
     timed_calls: int = 0
     settings: tuple[Any, ...] | None = ()
+    available: int = 0
+
+    def available_bytes(self) -> int:
+        return self.available
 
     def read_settings(self) -> tuple[Any, ...] | None:
         return self.settings
@@ -101,10 +106,14 @@ class FakeRecorder:
     pinned: frozenset[int] = frozenset()
     error: Exception | None = None
     busy: bool = False
+    held: int = 0
     asked: list[tuple[frozenset[int], frozenset[int]]] = field(default_factory=list)
     offered: list[Handover | None] = field(default_factory=list)
     leaves: Handover | None = None
     during_replay: Callable[[], None] | None = None
+
+    def held_bytes(self, symbols: bytes) -> int:
+        return self.held
 
     def record(
         self,
@@ -114,13 +123,13 @@ class FakeRecorder:
         staged: frozenset[int],
         in_place: frozenset[int],
         handover: Handover | None = None,
-    ) -> Recorded | None:
+    ) -> Recorded:
         self.asked.append((staged, in_place))
         self.offered.append(handover)
         if self.error is not None:
             raise self.error
         if self.busy:
-            return None
+            raise NotNow("another thread records for the stream")
         fixed = {
             position: args[position].data_ptr()
             for position in self.library_inputs
@@ -286,6 +295,18 @@ def test_gaps_between_many_short_kernels_count() -> None:
     assert set(longer.calls(10, X)) == {PLAIN}
 
 
+def test_a_recording_leaves_memory_to_the_caller() -> None:
+    rig = warmed(FakeRecorder(held=100))
+    rig.gpu.available = int(100 / MEMORY_SHARE) - 1
+    assert set(rig.calls(5, X)) == {PLAIN}
+    assert rig.policy.describe().endswith("would hold 100 of the 199 bytes available")
+    large = warmed(FakeRecorder(held=100))
+    large.gpu.available = int(100 / MEMORY_SHARE)
+    assert large(X) == REPLAYED
+    asked_for = warmed(FakeRecorder(held=100), always=True)
+    assert asked_for(X) == REPLAYED
+
+
 def test_the_time_is_waited_for() -> None:
     rig = Rig()
     rig.gpu.device = None
@@ -309,6 +330,25 @@ def test_settings_that_torch_does_not_tell_are_launched_plainly() -> None:
     rig.gpu.settings = None
     assert set(rig.calls(TIMED_CALL + 3, X)) == {PLAIN}
     assert not rig.recorder.asked
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_get_fp32_precision_getter"), reason="this torch has no such setting"
+)
+@pytest.mark.parametrize("kind", ["matmul", "conv"])
+def test_the_new_names_of_precisions_are_settings(kind: str) -> None:
+    gpu = Gpu(SimpleNamespace(), 0, calls_libraries=True)
+    module = {"matmul": torch.backends.cuda.matmul, "conv": torch.backends.cudnn.conv}[kind]
+    before = module.fp32_precision
+    seen = set()
+    try:
+        for precision in ("ieee", "tf32"):
+            module.fp32_precision = precision
+            seen.add(gpu.read_settings())
+    finally:
+        module.fp32_precision = before
+    assert len(seen) == 2
+    assert None not in seen
 
 
 def test_a_setting_that_raises_makes_all_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,6 +517,15 @@ def test_a_recording_that_fails_is_the_last() -> None:
     assert rig.told == ["it does not work"]
 
 
+def test_sizes_without_room_for_a_recording_stay_plain() -> None:
+    rig = Rig(FakeRecorder(error=NoRoom("there was no memory for a recording")), symbols=1)
+    rig.policy.always = True
+    assert set(rig.calls(4, torch.zeros(9))) == {PLAIN}
+    assert len(rig.recorder.asked) == 1
+    rig.recorder.error = None
+    assert rig.calls(2, torch.zeros(3)) == [PLAIN, REPLAYED]
+
+
 def test_errors_of_a_call_are_the_callers_and_leave_the_policy_usable() -> None:
     rig = Rig()
 
@@ -603,6 +652,25 @@ def test_what_a_recording_waits_for_is_said() -> None:
     rig.gpu.settings = None
     rig(x)
     assert rig.policy.describe().endswith("torch refuses to read the settings of libraries")
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_thread_launches_plainly_before_it_records(always: bool) -> None:
+    """Libraries make handles for each thread, which a capture forbids."""
+    rig = warmed(always=always)
+    seen: list[str] = []
+
+    def work() -> None:
+        seen.extend(rig.calls(1, X))
+        seen.append(rig.policy.describe())
+        seen.extend(rig.calls(1, X))
+
+    other = threading.Thread(target=work)
+    other.start()
+    other.join()
+    first, described, second = seen
+    assert (first, second) == (PLAIN, REPLAYED)
+    assert described.endswith("not yet recorded: the calling thread launches it for the first time")
 
 
 def test_threads_that_may_draw_are_named() -> None:

@@ -232,11 +232,13 @@ def _dropout(b: Builder, x: Value) -> _Draw | None:
         return None
     order = _dims_in_memory(spec)
     adjacent = 1 if order is None else 16 // spec.dtype.itemsize
+    memory = memory_of(x)
+    # Behind the memory that is checked to be aligned: a later input may have another offset.
+    offset = spec.offset - memory.spec.offset
     while adjacent > 1 and not (
-        sizes.eq(spec.numel % adjacent, 0) and sizes.eq(spec.offset % adjacent, 0)
+        sizes.eq(spec.numel % adjacent, 0) and sizes.eq(offset % adjacent, 0)
     ):
         adjacent //= 2
-    memory = memory_of(x)
     if adjacent > 1 and memory.producer is None:
         if memory not in b.aligned:
             return None

@@ -5,7 +5,8 @@
 | which memory does each launch and each library call touch? | `memory.py` |
 | can this Program be recorded at all? | `eligibility.py` |
 | is it worth it now, and what has to be copied? | `policy.py`, which asks `device.py` |
-| whose memory do recordings allocate? | `pool.py` |
+| on which stream is it recorded, in whose memory? | `streams.py`, `pool.py` |
+| what must not end in a forked process? | `driver_objects.py` |
 | record one call | `record.py` |
 | which memory do a forward and its backward share? | `handover.py` |
 | where are the workspaces of cuBLAS? | `workspaces.py` |
@@ -70,7 +71,10 @@ def why_plain(program: Program, options: RuntimeOptions) -> str | None:
     """Why a Program is never launched as a CUDA graph under these options; None if it may be."""
     if options.cuda_graphs == "never":
         return "the option cuda_graphs asks for it"
-    return refusal(program, any_operator=options.cuda_graphs == "always")
+    reason = refusal(program, any_operator=options.cuda_graphs == "always")
+    if reason is None and (allocator := torch.cuda.get_allocator_backend()) != "native":
+        return f"the allocator {allocator} has no memory pools for recordings"
+    return reason
 
 
 def describe_launch(program: Program, run: Any, options: RuntimeOptions) -> str | None:

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_runtime.graph_launch.driver_objects import DriverObjects
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import ModuleType
 
 
 _SETTINGS = (
-    "_get_float32_matmul_precision",
-    "_get_cublas_allow_tf32",
     "_get_cublas_allow_fp16_reduced_precision_reduction",
     "_get_cublas_allow_bf16_reduced_precision_reduction",
-    "_get_cudnn_allow_tf32",
+    "_get_cublas_allow_fp16_accumulation",
+    "_get_blas_preferred_backend",
+    "_get_sm_carveout_experimental",
     "_get_cudnn_benchmark",
     "_get_cudnn_deterministic",
     "_get_cudnn_enabled",
     "_get_deterministic_algorithms",
 )
 
-LIBRARY_SETTINGS: tuple[Callable[[], Any], ...] = tuple(
+_PRECISIONS: tuple[Callable[[], Any], ...]
+if hasattr(torch._C, "_get_fp32_precision_getter"):  # which never raises, as the old ones may
+    _PRECISIONS = tuple(
+        functools.partial(torch._C._get_fp32_precision_getter, "cuda", kind)
+        for kind in ("matmul", "conv")
+    )
+else:
+    _PRECISIONS = (
+        torch._C._get_float32_matmul_precision,
+        torch._C._get_cublas_allow_tf32,
+        torch._C._get_cudnn_allow_tf32,
+    )
+
+LIBRARY_SETTINGS: tuple[Callable[[], Any], ...] = _PRECISIONS + tuple(
     getattr(torch._C, name) for name in _SETTINGS if hasattr(torch._C, name)
 )
 """What libraries choose kernels by: a recording serves the calls under equal settings."""
@@ -33,20 +50,18 @@ LIBRARY_SETTINGS: tuple[Callable[[], Any], ...] = tuple(
 
 @dataclass
 class Timing:
-    """The time of one plain call: of the host, and of the device once it is known.
-
-    Its events go as soon as they have been read: torch ends a forked process that frees one.
-    """
+    """The time of one plain call: of the host, and of the device once it is known."""
 
     host: float
-    events: tuple[Any, Any] | None = None
+    events: DriverObjects | None = None
     seconds: float | None = None
 
     def device(self) -> float | None:
         """Seconds on the device; None while the call is under way."""
-        if self.events is not None and self.events[1].query():
-            start, end = self.events
-            self.seconds, self.events = start.elapsed_time(end) * 1e-3, None
+        if self.events is not None:
+            start, end = self.events.items
+            if end.query():
+                self.seconds, self.events = start.elapsed_time(end) * 1e-3, None
         return self.seconds
 
 
@@ -59,8 +74,8 @@ class Gpu:
         self.settings = LIBRARY_SETTINGS if calls_libraries else ()
 
     def read_settings(self) -> tuple[Any, ...] | None:
-        """What libraries' kernels depend on now; None where torch refuses to say, as after its old
-        and its new names for TF32 were both set.
+        """What libraries' kernels depend on now; None where torch refuses to say, as an old torch
+        does after its old and its new names for TF32 were both set.
         """
         try:
             return tuple(read() for read in self.settings)
@@ -70,6 +85,12 @@ class Gpu:
     def current_stream(self) -> int:
         """The handle of the stream that a call is launched on."""
         return torch.cuda.current_stream(self.index).cuda_stream
+
+    def available_bytes(self) -> int:
+        """The memory that is free, or that torch keeps and nothing uses."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        kept = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
+        return free + kept
 
     def is_capturing(self, stream: int) -> bool:
         """Whether the caller captures the stream into a CUDA graph."""
@@ -83,4 +104,4 @@ class Gpu:
         start.record(stream)
         result = call(*args)
         end.record(stream)
-        return result, Timing(time.perf_counter() - before, (start, end))
+        return result, Timing(time.perf_counter() - before, DriverObjects(start, end))

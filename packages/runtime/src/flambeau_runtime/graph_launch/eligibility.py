@@ -62,8 +62,8 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
     """Why the Program cannot be recorded, or None. Operators of others than ATen may do anything on
     the host; they are recorded only if `any_operator` is asked for.
     """
-    idle = idle_tensors(program)
-    devices = {tensor.device for tensor in program.tensors if tensor.name not in idle}
+    passed = idle_tensors(program) | attention_seeds(program)
+    devices = {tensor.device for tensor in program.tensors if tensor.name not in passed}
     if not devices:
         return "it uses no tensor"
     if any(torch.device(device).type != "cuda" for device in devices):
@@ -124,6 +124,62 @@ def idle_tensors(program: Program) -> frozenset[str]:
     )
 
 
+_ATTENTION = "aten._scaled_dot_product_efficient_attention.default"
+_ATTENTION_BACKWARD = "aten._scaled_dot_product_efficient_attention_backward.default"
+
+
+def draws_seeds(step: Extern) -> bool:
+    """Whether a call is an attention whose seed and offset, results 2 and 3, its backward reads on
+    the CPU, and in a capture on the GPU.
+    """
+    return step.op == _ATTENTION and has_dropout(step)
+
+
+def attention_seeds(program: Program) -> frozenset[str]:
+    """The tensors of the CPU that are such seeds and offsets, and that no other call reads."""
+    seeds: set[str] = set()
+    read: set[str] = set()
+    for step in program.steps:
+        if not isinstance(step, Extern):
+            continue
+        given: set[str] = set()
+        if step.op == _ATTENTION_BACKWARD and has_dropout(step):
+            words = (argument_of(step, name) for name in ("philox_seed", "philox_offset"))
+            given = {word.name for word in words if isinstance(word, Ref)}
+        elif draws_seeds(step):
+            seeds.update(filter(None, step.outputs[2:]))
+        seeds |= given
+        read.update(set(refs_of((step.args, step.kwargs))) - given)
+    return frozenset(
+        tensor.name
+        for tensor in program.tensors
+        if tensor.name in seeds - read and tensor.device == "cpu"
+    )
+
+
 def draws_random_numbers(program: Program) -> bool:
     """Whether a library call of the Program advances a random number generator."""
     return any(isinstance(step, Extern) and is_random(step) for step in program.steps)
+
+
+_PRODUCTS = ("mm", "mv", "dot", "linear", "matmul", "einsum")
+
+
+def may_call_blas(program: Program) -> bool:
+    """Whether a library call of the Program may be a product, or anything."""
+    operators = (step.op.split(".") for step in program.steps if isinstance(step, Extern))
+    return any(
+        namespace != "aten" or any(product in name for product in _PRODUCTS)
+        for namespace, name, _ in operators
+    )
+
+
+def written_or_drawn_for(program: Program) -> frozenset[str]:
+    """The tensors that no copy can stand in for: inputs that the Program writes to, and operands of
+    dropout, which draws other numbers where they are not aligned as a copy is.
+    """
+    names = set(program.mutated)
+    for step in program.steps:
+        if isinstance(step, Extern) and step.op.startswith("aten.native_dropout."):
+            names.update(refs_of((step.args, step.kwargs)))
+    return frozenset(names)

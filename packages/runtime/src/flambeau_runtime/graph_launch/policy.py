@@ -3,9 +3,9 @@
 `csrc/launcher.c` replays a recording that serves a call, and calls the policy for every other call.
 In the default setting ("auto") the first calls are launched plainly and one of them is timed: if
 the device did not need much longer than the host took to launch, or if its kernels are so short
-that the gaps between them count, the next call is recorded. A Program that is limited by its
-kernels stays as it is, since a recording would only hold memory. With
-"always" the second call is recorded, without timing.
+that the gaps between them count, the next call is recorded, if much memory is left. A Program that
+is limited by its kernels stays as it is, since a recording would only hold memory. With "always"
+the second call is recorded, without timing.
 
 A recording serves the calls on its stream whose sizes and settings of libraries are equal, whose
 library inputs have not moved, and whose earlier outputs in place were dropped. When calls miss
@@ -25,7 +25,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from flambeau_runtime.graph_launch.device import Timing
-from flambeau_runtime.graph_launch.record import CannotRecord, Recorded
+from flambeau_runtime.graph_launch.record import CannotRecord, NoRoom, NotNow, Recorded
 from flambeau_runtime.program import Extern, Launch
 
 if TYPE_CHECKING:
@@ -47,10 +47,13 @@ seconds that it may need after the last launch: the host has other work beside l
 """
 
 GAP = 1.5e-6
-GAIN = 0.03
-"""Seconds between two kernels that a graph saves beside plain launches, and the share of the
-device's time that these gaps must make for a Program to be recorded.
+GAIN = 0.015
+"""Seconds that a graph saves beside a plain step, which is a kernel or a library's few kernels, and
+the share of the device's time that they must make for a Program to be recorded.
 """
+
+MEMORY_SHARE = 0.5
+"""The share of the available memory that a recording may hold for good."""
 
 MISSES = 2
 """Calls that no recording served before another one is made."""
@@ -89,7 +92,11 @@ class Situation:
     """The calls on one stream with equal symbolic sizes, under equal settings of libraries."""
 
     calls: int = 0
+    launched: threading.local = field(default_factory=threading.local)
+    """`here`: this thread has launched such a call plainly, so libraries are ready in it."""
     timing: Timing | None = None
+    fits: bool = False
+    """A recording was found to leave enough memory."""
     verdict: str | None = None
     """Why these calls stay plain, or None."""
     watched: list[tuple[int, StorageWeakRef]] = field(default_factory=list)
@@ -177,16 +184,19 @@ class LaunchPolicy:
         situation = self._situation((stream, symbols, settings))
         situation.calls += 1
         if situation.verdict is not None:
-            return self._plain(args)
+            return self._run(args)
         self._note_addresses(situation, args)
         timed_call = self._timed_call()
         if situation.timing is None:
             self.postponed = f"call {timed_call + 1} with equal sizes on one stream may be"
             if situation.calls < timed_call:
-                return self._plain(args)
+                return self._plain(situation, args)
             return self._timed(situation, args)
-        if not self._wanted(situation, args):
-            return self._plain(args)
+        if not self._wanted(situation, symbols, args):
+            return self._plain(situation, args)
+        if not getattr(situation.launched, "here", False):
+            self.postponed = "the calling thread launches it for the first time"
+            return self._plain(situation, args)
         if (thread := self._other_that_may_draw()) is not None:
             return self._postpone(f"another thread may draw random numbers ({thread})", args)
         return self._record(situation, stream, settings, args)
@@ -204,7 +214,7 @@ class LaunchPolicy:
         reason = verdicts[0] if verdicts else f"not yet recorded: {self.postponed}"
         return f"launched kernel by kernel: {reason}"
 
-    def _plain(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _run(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Launch kernel by kernel; what is in a list goes after its last use."""
         result: tuple[Any, ...]
         result = self.executor.spend(args) if isinstance(args, list) else self.executor(*args)
@@ -213,7 +223,12 @@ class LaunchPolicy:
     def _postpone(self, why: str, args: Sequence[Any]) -> tuple[Any, ...]:
         """Launch a call plainly that is not recorded for a reason that may pass."""
         self.postponed = why
-        return self._plain(args)
+        return self._run(args)
+
+    def _plain(self, situation: Situation, args: Sequence[Any]) -> tuple[Any, ...]:
+        outputs = self._run(args)
+        situation.launched.here = True
+        return outputs
 
     # What is known of the calls
 
@@ -249,9 +264,10 @@ class LaunchPolicy:
     def _timed(self, situation: Situation, args: Sequence[Any]) -> tuple[Any, ...]:
         """Launch plainly, take the time if it counts, and remember the outputs."""
         if self.always:
-            outputs, situation.timing = self._plain(args), Timing(0.0)
+            outputs, situation.timing = self._run(args), Timing(0.0)
         else:
-            outputs, situation.timing = self.gpu.timed(self._plain, (args,))
+            outputs, situation.timing = self.gpu.timed(self._run, (args,))
+        situation.launched.here = True
         situation.watched = [
             (number, StorageWeakRef(out.untyped_storage()))
             for number, out in enumerate(outputs[: self.recorder.public])
@@ -259,14 +275,18 @@ class LaunchPolicy:
         ]
         return outputs
 
-    def _wanted(self, situation: Situation, args: Sequence[Any]) -> bool:
+    def _wanted(self, situation: Situation, symbols: bytes, args: Sequence[Any]) -> bool:
         """Whether this call shall be recorded."""
         situation.in_place |= {number for number, memory in situation.watched if memory.expired()}
         situation.watched.clear()
         if not situation.records:
             # A plain backward could not free what the recording of its forward holds.
             follows = self._handover(situation, args) is not None
-            return self.always or follows or self._is_host_bound(situation)
+            return (
+                self.always
+                or follows
+                or (self._is_host_bound(situation) and self._fits(situation, symbols))
+            )
         self._forget_borrowers(situation)
         self._note_held(situation)
         situation.misses += 1
@@ -284,6 +304,21 @@ class LaunchPolicy:
         self._stay_plain(
             situation,
             f"the device is the limit ({device * 1e3:.2f} ms, the host {timing.host * 1e3:.2f} ms)",
+        )
+        return False
+
+    def _fits(self, situation: Situation, symbols: bytes) -> bool:
+        """Whether enough memory stays for what the caller does between calls, where plain launches
+        hold none.
+        """
+        if situation.fits:
+            return True
+        held, available = self.recorder.held_bytes(symbols), self.gpu.available_bytes()
+        situation.fits = held <= MEMORY_SHARE * available
+        if situation.fits:
+            return True
+        self._stay_plain(
+            situation, f"a recording would hold {held:,} of the {available:,} bytes available"
         )
         return False
 
@@ -343,7 +378,7 @@ class LaunchPolicy:
         try:
             staged = self._staged(situation, args)
             if staged is None:
-                return self._plain(args)
+                return self._run(args)
             self._make_room(situation)
             in_place = frozenset(situation.in_place)
             handover = self._handover(situation, args)
@@ -352,10 +387,12 @@ class LaunchPolicy:
             self._give_up(str(reason))
             if self.always:
                 self.tell(str(reason))
-            return self._plain(args)
-        if recorded is None:
-            busy = "another thread records for the stream, or memory comes from the caller's pool"
-            return self._postpone(busy, args)
+            return self._run(args)
+        except NoRoom as reason:
+            self._stay_plain(situation, str(reason))
+            return self._run(args)
+        except NotNow as reason:
+            return self._postpone(str(reason), args)
         self.made += 1
         situation.misses = 0
         # Before other threads can find it: what it hands out in place is ours.
@@ -371,7 +408,9 @@ class LaunchPolicy:
         moving = {number for number, moves in situation.moves.items() if moves >= MOVES}
         moving = {number for number in moving if situation.addresses[number] not in PINNED}
         if not moving <= self.recorder.stageable:
-            self._stay_plain(situation, "a library call writes to an input that moves")
+            self._stay_plain(
+                situation, "a library call writes to an input that moves, or draws for it"
+            )
             return None
         size = sum(args[number].numel() * args[number].element_size() for number in moving)
         timing = situation.timing

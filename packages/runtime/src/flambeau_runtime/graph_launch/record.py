@@ -10,9 +10,9 @@ which it takes over the saved memory (`handover.py`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import gc
+import math
 import os
 import threading
 import weakref
@@ -20,18 +20,30 @@ from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_runtime import random_state
+from flambeau_runtime.dims import evaluate
 from flambeau_runtime.dispatch import DTYPE_CODES
-from flambeau_runtime.graph_launch.eligibility import draws_random_numbers, idle_tensors
+from flambeau_runtime.externs import argument_of
+from flambeau_runtime.graph_launch.driver_objects import DriverObjects
+from flambeau_runtime.graph_launch.eligibility import (
+    attention_seeds,
+    draws_random_numbers,
+    draws_seeds,
+    idle_tensors,
+    may_call_blas,
+    written_or_drawn_for,
+)
 from flambeau_runtime.graph_launch.handover import Handover, SavedMemory
 from flambeau_runtime.graph_launch.memory import memory_of_tensors
 from flambeau_runtime.graph_launch.pool import Pool, allocates_from_a_pool
+from flambeau_runtime.graph_launch.streams import Arena
 from flambeau_runtime.graph_launch.workspaces import plain_ones_given_back
-from flambeau_runtime.program import Free, Launch, Program, Reserve, SizeExpr
+from flambeau_runtime.peak_memory import live_bytes
+from flambeau_runtime.program import Extern, Free, Launch, Program, Reserve, SizeExpr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -43,79 +55,51 @@ if TYPE_CHECKING:
 class Input(IntEnum):
     """How a replay feeds an input. The numbers are those of csrc/recording.c."""
 
-    UNUSED, FIXED, PATCHED, STAGED = range(4)
+    UNUSED, FIXED, PATCHED, STAGED, WORD = range(5)
 
 
 class Output(IntEnum):
     """How a replay makes an output. The numbers are those of csrc/recording.c."""
 
-    NONE, INT, ARGUMENT, VIEW_OF_ARGUMENT, FRESH, WHOLE, PINNED, STATE = range(8)
+    NONE, INT, ARGUMENT, VIEW_OF_ARGUMENT, FRESH, WHOLE, PINNED, STATE, WORD = range(9)
 
 
 class CannotRecord(Exception):
     """A call cannot be recorded; the text is the reason, in the user's terms."""
 
 
-class Arena:
-    """Where the calls on one stream are recorded: a side stream, the pool of memory for recordings
-    that keep nothing in place, and that for a workspace.
-
-    Libraries keep a workspace for each stream for good, and recordings use it. So a stream keeps
-    its side stream, which has the priority that callers rarely ask for: torch hands each of its
-    streams to several owners. The workspace lies in a pool from which nothing else is allocated,
-    since torch may free it at any time.
-    """
-
-    _sides: ClassVar[dict[tuple[int, int], torch.cuda.Stream]] = {}
-    _of_streams: ClassVar[MutableMapping[tuple[int, int], Arena]] = weakref.WeakValueDictionary()
-
-    def __init__(self, device: int, stream: int) -> None:
-        if (device, stream) not in self._sides:
-            self._sides[device, stream] = torch.cuda.Stream(device, priority=-1)
-        self.side = self._sides[device, stream]
-        self.pool = Pool(device)
-        self.workspace = Pool(device)
-        self.busy = threading.Lock()
-
-    def open_blas(self) -> None:
-        """Make the thread's handle of cuBLAS and its workspace."""
-        with torch.cuda.stream(self.side), self.workspace.allocating():
-            torch.cuda.current_blas_handle()
-
-    @classmethod
-    def of(cls, device: int, stream: int) -> Arena:
-        """The arena of a stream, made when it is first asked for. No lock: the collector may run
-        in here, and a second arena does no harm.
-        """
-        arena = cls._of_streams.get((device, stream))
-        if arena is None:
-            arena = cls._of_streams[device, stream] = cls(device, stream)
-        return arena
+class NotNow(Exception):
+    """A call cannot be recorded now, for a reason that may pass; the text is the reason."""
 
 
-_DEFERRED: list[tuple[Any, ...]] = []
+class NoRoom(Exception):
+    """The memory of a recording cannot be had; the text says so."""
+
+
+_DRAWING: MutableMapping[int, Arena] = weakref.WeakValueDictionary()
+"""For each device the arena of the recordings with library calls that draw: torch writes seed and
+offset for all of them to one place, before each replay, so they must not overlap.
+"""
+
+
+_DEFERRED: list[DriverObjects] = []
 """What could not be freed when it was dropped."""
 
 
-class _Memory:
+class _Memory(DriverObjects):
     """Keeps a recording's graph and pools alive; dropped from the last to the first.
 
     Freeing them synchronises with the device, which ends a capture that the caller is in the middle
-    of: what the collector drops there is freed by the next recording. A forked process cannot ask
-    the driver for anything, and torch ends it if it tries: there they are never freed.
+    of: what the collector drops there is freed by the next recording.
     """
 
-    def __init__(self, *items: Any) -> None:
-        self.items = items
-        self.process = os.getpid()
-
     def __del__(self) -> None:
+        super().__del__()
         if self.process != os.getpid():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.items))
             return
         with contextlib.suppress(Exception):  # at the interpreter's end torch may be gone
             if torch.cuda.is_current_stream_capturing():
-                _DEFERRED.append(self.items)
+                _DEFERRED.append(DriverObjects(*self.items))
 
 
 @dataclass
@@ -130,6 +114,7 @@ class Tables:
     pinned: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[int]] = field(default_factory=list)
     draws: list[tuple[int, int, int]] = field(default_factory=list)
+    words: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -163,15 +148,18 @@ class Recorder:
         self.states = {step.name: number for number, step in enumerate(reserves)}
         self.words = _word_numbers(program, reserves)
         self.calls_libraries = any(memory.in_library for memory in self.memory.values())
+        self.calls_blas = may_call_blas(program)
         self.public = len(program.outputs) - program.private_outputs
         self.idle = idle_tensors(program)
+        self.seeds = attention_seeds(program) - self.idle
+        self.seed_words = _seed_words(program, self.seeds, len(reserves))
         self.library_inputs = [
             memory.input
             for name, memory in self.memory.items()
             if memory.input is not None
             and memory.in_library
             and name in program.inputs
-            and name not in self.idle
+            and name not in self.idle | self.seeds
         ]
         returned = {
             self.memory[out].input
@@ -185,10 +173,18 @@ class Recorder:
             if name in freed and position not in returned
         )
         """The inputs that are spent."""
-        written = set(program.mutated)
-        self.stageable = frozenset(
-            position for position in self.library_inputs if program.inputs[position] not in written
-        )
+        bound = {self.memory[name].input for name in written_or_drawn_for(program)}
+        self.stageable = frozenset(self.library_inputs) - bound
+
+    def held_bytes(self, symbols: bytes) -> int:
+        """The memory that a recording holds as long as it lives, about; `symbols` are the sizes."""
+        live = live_bytes(self.program, self.sizes(symbols))
+        return max(live) - live[0]
+
+    def sizes(self, symbols: bytes) -> dict[str, int]:
+        """The values of symbolic sizes, by name."""
+        names = (symbol.name for symbol in self.program.symbols if not symbol.is_element)
+        return dict(zip(names, array("q", symbols), strict=True))
 
     def record(
         self,
@@ -198,31 +194,56 @@ class Recorder:
         staged: frozenset[int],
         in_place: frozenset[int],
         handover: Handover | None = None,
-    ) -> Recorded | None:
+    ) -> Recorded:
         """Record the call with these arguments, for replays on `stream` under these settings of
-        libraries. None, if this cannot be now: another thread is recording for the same stream, or
-        the caller allocates from a pool of memory.
+        libraries.
 
         Inputs in `staged` (positions) are copied into the graph's memory on each replay; of the
         outputs that the caller sees only those in `in_place` (numbers) may stay in place.
-        `handover` is memory of the inputs that the recording may overwrite. Raises CannotRecord.
+        `handover` is memory of the inputs that the recording may overwrite. Raises CannotRecord,
+        NoRoom or NotNow.
         """
         _DEFERRED.clear()
-        with torch.cuda.device(self.device):
-            if allocates_from_a_pool(self.device):
-                return None
-            arena = Arena.of(self.device, stream)
-            if not arena.busy.acquire(blocking=False):
-                return None
-            try:
-                if handover is not None and handover.arena is not arena:
-                    handover = None
+        try:
+            with torch.cuda.device(self.device):
+                return self._record(args, stream, settings, staged, in_place, handover)
+        except (CannotRecord, NotNow):
+            raise
+        except torch.OutOfMemoryError as error:
+            raise NoRoom("there was no memory for a recording") from error
+        except Exception as error:  # what a call raises in a capture alone is not the caller's
+            first_line, _, _ = str(error).partition("\n")
+            raise CannotRecord(f"recording failed: {first_line}") from error
+
+    def _record(
+        self,
+        args: Sequence[Any],
+        stream: int,
+        settings: tuple[Any, ...],
+        staged: frozenset[int],
+        in_place: frozenset[int],
+        handover: Handover | None,
+    ) -> Recorded:
+        if allocates_from_a_pool(self.device):
+            raise NotNow("memory comes from the caller's pool")
+        arena = Arena.of(self.device, stream)
+        if self.random and _DRAWING.setdefault(self.device, arena).side is not arena.side:
+            raise NotNow("recordings of another stream draw random numbers")
+        if not arena.side.busy.acquire(blocking=False):
+            raise NotNow("another thread records for the stream")
+        if handover is not None and handover.arena is not arena:
+            handover = None
+        spare = plain_ones_given_back(self.device, stream)
+        try:
+            with spare if self.calls_blas else contextlib.nullcontext():
+                if self.calls_blas:
+                    arena.side.open_blas()
                 pool = self._pool(arena, in_place, handover)
                 return self._capture(
                     arena, pool, args, stream, settings, staged, in_place, handover
                 )
-            finally:
-                arena.busy.release()
+        finally:
+            arena.side.busy.release()
 
     def _pool(self, arena: Arena, in_place: frozenset[int], handover: Handover | None) -> Pool:
         if handover is not None:
@@ -245,22 +266,11 @@ class Recorder:
         handover: Handover | None,
     ) -> Recorded:
         capturing = _torch_graph if self.random else _own_graph
-        capture = None
-        spare = plain_ones_given_back(self.device, stream)
-        try:
-            with _collector_paused(), spare if self.calls_libraries else contextlib.nullcontext():
-                if self.calls_libraries:
-                    arena.open_blas()
-                with capturing(self.core, arena, pool) as graph:
-                    capture = _Capture(
-                        self, args, arena.side.cuda_stream, staged, in_place, handover
-                    )
-                return capture.finish(graph, stream, settings, arena, pool)
-        except CannotRecord:
-            raise
-        except Exception as error:  # what a call raises in a capture alone is not the caller's
-            first_line, _, _ = str(error).partition("\n")
-            raise CannotRecord(f"recording failed: {first_line}") from error
+        with _collector_paused():
+            with capturing(self.core, arena, pool) as graph:
+                side = arena.side.stream.cuda_stream
+                capture = _Capture(self, args, side, staged, in_place, handover)
+            return capture.finish(graph, stream, settings, arena, pool)
 
 
 @contextlib.contextmanager
@@ -288,8 +298,8 @@ class _Graph:
 def _own_graph(core: ModuleType, arena: Arena, pool: Pool) -> Iterator[_Graph]:
     """Capture what is launched in the block."""
     made = _Graph()
-    stream = arena.side.cuda_stream
-    with torch.cuda.stream(arena.side), pool.allocating():
+    stream = arena.side.stream.cuda_stream
+    with torch.cuda.stream(arena.side.stream), pool.allocating():
         core.begin_capture(stream)
         try:
             yield made
@@ -311,12 +321,12 @@ def _torch_graph(core: ModuleType, arena: Arena, pool: Pool) -> Iterator[_Graph]
     advances the generator as plain launches do.
     """
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    home = torch.cuda.current_stream()
+    home, side = torch.cuda.current_stream(), arena.side.stream
     generator = torch.cuda.default_generators[home.device_index]
-    with _RANDOM_CAPTURES, torch.cuda.stream(arena.side):
+    with _RANDOM_CAPTURES, torch.cuda.stream(side):
         state = generator.get_state()
         # The beginning of a capture resets generator state on the device that earlier replays read.
-        arena.side.wait_stream(home)
+        side.wait_stream(home)
         try:
             graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
             made = _Graph(replay=graph.replay, keep=graph)
@@ -329,7 +339,7 @@ def _torch_graph(core: ModuleType, arena: Arena, pool: Pool) -> Iterator[_Graph]
             _release(generator, state)
             raise
         finally:
-            home.wait_stream(arena.side)
+            home.wait_stream(side)
     made.exec = graph.raw_cuda_graph_exec()
 
 
@@ -365,12 +375,17 @@ class _Capture:
         self.handover = handover
         for position in sorted(staged):
             self._stage(position)
+        for position, name in enumerate(recorder.program.inputs):
+            if name in recorder.seeds:
+                self._stage_word(position)
         given = list(self.given)
         self.taken = self._take_over(given)
         self.reservations = random_state.Reservations(shared=recorder.random)
         with random_state.recorded(self.reservations):
             outputs, self.launches = recorder.executor.trace(given if self.taken else tuple(given))
         self._find_draws()
+        if recorder.seed_words:
+            self._find_attention()
         self.outputs = [
             self._output(*pair) for pair in zip(recorder.program.outputs, outputs, strict=True)
         ]
@@ -397,6 +412,26 @@ class _Capture:
                     if dim in words
                 ]
 
+    def _find_attention(self) -> None:
+        """Take down the draws of attention too, whose results are words of the generator's state:
+        each advances the generator by the number of its weights.
+        """
+        recorder = self.recorder
+        sizes = recorder.sizes(recorder.core.read_symbols(recorder.executor, *self.args))
+        shapes = {tensor.name: tensor.shape for tensor in recorder.program.tensors}
+        position, drawn = 0, []
+        for step in recorder.program.steps:
+            if isinstance(step, Reserve):
+                position += random_state.rounded(evaluate(step.increment, sizes))
+            elif isinstance(step, Extern) and draws_seeds(step):
+                query, key = (shapes[argument_of(step, name).name] for name in ("query", "key"))
+                weights = [evaluate(dim, sizes) for dim in (*query[:3], key[2])]
+                drawn.append(position)
+                position += random_state.rounded(math.prod(weights))
+        if position != random_state.captured_offset(recorder.device):
+            raise CannotRecord("attention with dropout draws beside other library calls")
+        self.reservations.offsets += drawn
+
     # Inputs
 
     def _take_over(self, given: list[Any]) -> set[int]:
@@ -412,6 +447,13 @@ class _Capture:
                 given[position] = owner
                 taken.add(position)
         return taken
+
+    def _stage_word(self, position: int) -> None:
+        """Have the graph write an input, which is one word of the CPU, to its own memory."""
+        word = torch.empty((), dtype=torch.int64, device=f"cuda:{self.recorder.device}")
+        self.given[position] = word
+        nodes = self.recorder.core.captured_word(word.data_ptr(), self.stream)
+        self.tables.words += [position, *nodes]
 
     def _stage(self, position: int) -> None:
         """Have the graph copy an input into its own memory before anything else."""
@@ -439,6 +481,8 @@ class _Capture:
             arg = self.args[position]
             if memory is None or not memory.used or name in self.recorder.idle or not arg.numel():
                 kind, address = Input.UNUSED, 0
+            elif name in self.recorder.seeds:
+                kind, address = Input.WORD, 0
             else:
                 address = arg.data_ptr()
                 if memory.in_library or position in self.taken:
@@ -475,6 +519,9 @@ class _Capture:
             elif out in self.recorder.states:
                 at = self.recorder.states[out]
                 self.tables.outputs[number] = [Output.STATE, at, 0, 0, 0]
+            elif out in self.recorder.seed_words:
+                at = self.recorder.seed_words[out]
+                self.tables.outputs[number] = [Output.WORD, at, 0, 0, 0]
             elif out is not None:
                 memory = self.recorder.memory[out]
                 storage = self.outputs[number].untyped_storage().data_ptr()
@@ -611,6 +658,7 @@ class _Capture:
                 for launch, position, word in tables.draws
                 for value in (site[launch], position, word)
             ),
+            words=_pack(tables.words),
             spends=bool(self.taken),
         )
         if handover is not None:
@@ -643,7 +691,7 @@ class _Capture:
         """What a replay calls for the seed and offset that its draws count from; None if it draws
         nothing.
         """
-        if not self.recorder.states:
+        if not self.reservations.offsets:
             return None
         # Where library calls draw too, torch's graph object advances the generator.
         total = self.reservations.total
@@ -655,6 +703,19 @@ def _word_numbers(program: Program, reserves: Sequence[Reserve]) -> dict[Any, in
     names = [symbol.name for symbol in program.symbols if symbol.is_element]
     names += [name for step in reserves for name in step.symbols]
     return {name: number for number, name in enumerate(names)}
+
+
+def _seed_words(program: Program, seeds: frozenset[str], reserves: int) -> dict[str, int]:
+    """For each seed and offset that an attention draws, by name, which word it is of what is
+    reserved: first for the `reserves`, then for each attention.
+    """
+    drawing = [step for step in program.steps if isinstance(step, Extern) and draws_seeds(step)]
+    return {
+        name: 2 * (reserves + number) + word
+        for number, step in enumerate(drawing)
+        for word, name in enumerate(step.outputs[2:])
+        if name in seeds
+    }
 
 
 def _layout(view: torch.Tensor) -> list[int]:
