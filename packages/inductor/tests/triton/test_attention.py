@@ -7,6 +7,7 @@ file, run as a program.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -23,6 +24,7 @@ if __name__ == "__main__":
 from attention_cases import AttentionCase, attention_cases, worst
 
 from flambeau_inductor import compile_graph
+from flambeau_inductor.codegen.triton import flex_attention, ops
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
 from flambeau_prims.evaluate import run_graph
@@ -135,6 +137,17 @@ def test_rows_that_are_far_apart_have_wide_addresses() -> None:
         assert bool(re.search(r"tl\.arange\(0, \d+\)\)\.to\(tl\.int64\)", text)) is far
 
 
+def test_the_writer_has_all_that_operators_ask_for() -> None:
+    asked = set(re.findall(r"self\.writer\.(\w+)", inspect.getsource(ops)))
+    asked -= {"reduce", "orders"}  # of rows that are reduced or sorted, which scores are not
+    written = inspect.getsource(flex_attention)
+    missing = [
+        name for name in sorted(asked)
+        if not re.search(rf"(def {name}\(|self\.{name} = |^    {name} = )", written, re.MULTILINE)
+    ]  # fmt: skip
+    assert "constants" in asked and not missing
+
+
 def test_few_queries_are_cut_by_keys() -> None:
     for name, launches in (("parts", True), ("one query", False)):
         (case,) = [one for one in CASES if one.name == name]
@@ -162,7 +175,9 @@ def test_what_does_not_suit_is_written_out_with_a_reason() -> None:
     assert any("wider than" in reason for reason in reasons)
 
 
-@pytest.mark.parametrize("name", ["capped", "documents", "torch.bfloat16"])
+@pytest.mark.parametrize(
+    "name", ["capped", "documents", "torch.bfloat16", "parts", "parts of blocks"]
+)
 def test_compiles_for_sm_90(name: str) -> None:
     pytest.importorskip("triton")
     from flambeau_runtime.build.triton import build_cubin

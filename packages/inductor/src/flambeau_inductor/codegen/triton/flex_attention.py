@@ -35,18 +35,20 @@ from flambeau_inductor.attention import (
     QUERY_GRADIENT,
     SCORES,
 )
+from flambeau_inductor.codegen.float8 import converts_float8, triton_conversion
 from flambeau_inductor.codegen.triton.attention_tiling import fits, padded
 from flambeau_inductor.codegen.triton.kernel import HEADER
 from flambeau_inductor.codegen.triton.ops import HELPERS, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
-from flambeau_inductor.ir import CheckIndex, Load, index_of, operands
+from flambeau_inductor.ir import CheckIndex, Constant, Load, index_of, operands
 from flambeau_inductor.scalar_ops import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from flambeau_inductor.attention import Attention, AttentionKernel, Blocks
+    from flambeau_inductor.codegen.float8 import Float8
     from flambeau_inductor.codegen.triton.attention_tiling import AttentionTiling
     from flambeau_inductor.ir import Body, Integer, Statement
 
@@ -107,6 +109,7 @@ class _AttentionWriter:
             f"[{tiling.keys}, {tiling.queries}]" if self.turned
             else f"[{tiling.queries}, {tiling.keys}]"
         )  # fmt: skip
+        self.constants = {s.name: float(s.value) for s in self.one.body if isinstance(s, Constant)}
         self.replay = Replay(TritonOps(self))
         self.bodies = _split(self.one, self.axes_of, self.turned)
 
@@ -132,6 +135,16 @@ class _AttentionWriter:
         """Have a helper function in the source; returns its name."""
         self.helpers[name] = HELPERS.get(name) or SCAN_HELPERS[name]
         return name
+
+    def float8_helper(self, one: Float8, narrows: bool) -> str:
+        """The same for a conversion of 8-bit floats."""
+        name = f"{'to' if narrows else 'from'}_{one.name}"
+        self.helpers[name] = triton_conversion(one, narrows, converts_float8())
+        return name
+
+    def divides_row(self, a: str, b: str) -> bool:
+        """Whether one value of a program divides a whole row: no program has one row."""
+        return False
 
     def index_name(self, name: str) -> str:
         """A symbol of an index."""
