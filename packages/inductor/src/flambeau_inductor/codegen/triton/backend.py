@@ -22,6 +22,7 @@ from flambeau_inductor.codegen.triton.matmul import (
 )
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
 from flambeau_inductor.codegen.triton.short_erf import shorten_erf
+from flambeau_inductor.codegen.triton.short_sigmoid import shorten_sigmoid
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, constants_of, grid
 from flambeau_runtime.program import Kernel, Launch, Source
 
@@ -90,7 +91,7 @@ def tiling_of(launch: ScheduledKernel) -> AnyTiling:
 
 def write(kernel: LoopKernel, name: str, tiling: AnyTiling) -> str:
     """The source text of a kernel."""
-    kernel = shorten_erf(kernel)
+    kernel = shorten_sigmoid(shorten_erf(kernel))
     if isinstance(tiling, MatmulTiling):
         return write_matmul(kernel, name, tiling)
     return write_kernel(kernel, name, tiling)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flambeau_inductor.codegen.triton.half_results import only_for_halves, without_unread
 from flambeau_inductor.ir import Compute, Constant, defined_name, operands
 
 if TYPE_CHECKING:
@@ -29,19 +30,13 @@ COEFFICIENTS = (
 The last one is positive, and beyond 4.5 the polynomial grows: erfc goes to 0.
 """
 
-HALF = frozenset({torch.float16, torch.bfloat16})
-
-STEPS = frozenset({"floor", "ceil", "round", "trunc", "sign", "floor_divide", "trunc_divide",
-                   "fmod", "remainder"})  # fmt: skip
-"""Operators that make a small difference a large one."""
-
 
 def shorten_erf(kernel: LoopKernel) -> LoopKernel:
     """The kernel with each such sum computed in the short way."""
     if not any(isinstance(each, Compute) and each.op == "erf" for each in kernel.body):
         return kernel
     defined = {name: s for s in kernel.body if (name := defined_name(s)) is not None}
-    sums = _sums_of_erf(kernel.body, defined) & _only_for_halves(kernel.body)
+    sums = _sums_of_erf(kernel.body, defined) & only_for_halves(kernel.body)
     body: list[Statement] = []
     for statement in kernel.body:
         if isinstance(statement, Compute) and statement.name in sums:
@@ -49,11 +44,7 @@ def shorten_erf(kernel: LoopKernel) -> LoopKernel:
             body += _one_plus_erf(statement.name, operands(erf)[0])
         else:
             body.append(statement)
-    used = {name for statement in body for name in operands(statement)}
-    return replace(kernel, body=tuple(
-        each for each in body
-        if not (isinstance(each, Compute) and each.op == "erf" and each.name not in used)
-    ))  # fmt: skip
+    return replace(kernel, body=without_unread(body))
 
 
 def _erf_and_one(statement: Compute, defined: dict[str, Statement]) -> tuple[str, str] | None:
@@ -79,23 +70,6 @@ def _sums_of_erf(body: Body, defined: dict[str, Statement]) -> set[str]:
         if pair is not None and len(readers[pair[0]]) == 1:
             result.add(statement.name)  # type: ignore[union-attr]
     return result
-
-
-def _only_for_halves(body: Body) -> set[str]:
-    """The values that reach memory, and whatever else reads them, in half precision only."""
-    wide: set[str] = set()
-    for statement in reversed(body):
-        narrows = isinstance(statement, Compute) and (
-            statement.dtype in HALF
-            if statement.op == "cast"
-            else statement.dtype is torch.float32
-            and statement.name not in wide
-            and statement.op not in STEPS
-        )
-        if not narrows:
-            wide.update(operands(statement))
-    names = {defined_name(statement) for statement in body}
-    return {name for name in names if name is not None and name not in wide}
 
 
 def _one_plus_erf(name: str, x: str) -> list[Statement]:
