@@ -227,6 +227,25 @@ def test_elements_that_share_memory() -> None:
         compiled(torch.zeros(1).expand(4))
 
 
+def test_an_exported_launch_cannot_be_saved(tmp_path) -> None:
+    x, y = torch.randn(3), torch.randn(3)
+    exported = flambeau_capture.export(grid_of_meta, (x, y))
+    torch.testing.assert_close(exported(x, y), grid_of_meta(x, y))
+    with pytest.raises(TypeError, match="a launch of a Triton kernel of this process"):
+        exported.save(tmp_path / "kernel.flambeau")
+
+
+def test_missing_arguments_are_errors() -> None:
+    def function(x):
+        add[(1,)](x, x)
+        return x
+
+    compiled = flambeau_capture.compile(function, backend=lambda module, inputs: module.forward)
+    for run in (function, compiled):
+        with pytest.raises(TypeError, match="missing a required argument"):
+            run(torch.randn(4))
+
+
 @pytest.mark.parametrize("function", [with_a_hook, without_tensors])
 def test_runs_eagerly_behind_a_break(function) -> None:
     compiled = flambeau_capture.compile(function, backend=lambda module, inputs: module.forward)

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from flambeau_capture.interpreter.torch_calls.tape import is_recorded_method
 from flambeau_capture.interpreter.torch_calls.torch_functions import RECORDED, SETTERS, is_operator
+from flambeau_prims.kernel_launches import NAMESPACE
 
 _OPERATORS = (
     "abs", "add", "and_", "concat", "contains", "eq", "floordiv", "ge", "getitem", "gt",
@@ -109,6 +110,8 @@ def name_of(target: Any) -> str:
     """The name that a file gives a function; UnknownTarget for one that no file may call."""
     if isinstance(target, torch._ops.OpOverload):
         namespace, _, rest = str(target).partition(".")
+        if namespace == NAMESPACE:
+            raise UnknownTarget(f"{rest}, a launch of a Triton kernel of this process")
         return f"torch.ops.{namespace}.{rest}"
     if isinstance(target, torch._ops.OpOverloadPacket):
         return f"torch.ops.{str(target).replace('::', '.')}"

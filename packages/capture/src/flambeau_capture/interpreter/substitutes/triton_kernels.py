@@ -134,6 +134,7 @@ class _Launch:
         machine.guard("IS", source, self.kernel)
         configurations = self.configurations()
         values = [self.values_for(chosen) for chosen in configurations]
+        self.check_parameters(values)
         grid = [size for each in values for size in self.grid_for(each)]
         plain = len(values) == 1 and not self.hooked
         # A kernel without a choice is launched itself, with what was chosen.
@@ -170,6 +171,13 @@ class _Launch:
             self.names[: len(self.args)]
         ):
             raise _break(f"{self.name} is launched with arguments that do not fit its parameters")
+
+    def check_parameters(self, values: list[dict[str, Any]]) -> None:
+        """Refuse a launch without an argument that the kernel requires: Triton raises."""
+        for name, parameter in self.parameters.items():
+            required = parameter.default is parameter.empty and name not in self.given
+            if required and not all(name in each for each in values):
+                raise _break(f"{self.name} is launched without {name}")
 
     # Configurations
 
