@@ -41,7 +41,8 @@ def attend(
     the maximum of each row of scores (B, Hq, L), both divided by log(2).
 
     `query` is (B, Hq, L, E); `key` (B or 1, Hkv, S, E) and `value` (B or 1, Hkv, S, Ev) serve
-    Hq / Hkv heads each.
+    Hq / Hkv heads each. `kernel_options` tune torch's kernels and change no result: the compiler
+    chooses its own tiles.
     """
     if query.is_cuda:
         return _attend_in_blocks(
