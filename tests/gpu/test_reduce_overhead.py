@@ -189,7 +189,6 @@ def test_inputs_at_changing_alignments(name: str) -> None:
     assert_launched(compiled, ALWAYS, at_least=WARM)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
 def test_dropout_of_inputs_at_changing_alignments() -> None:
     """As a call of ATen, which draws other numbers where its operand is not aligned."""
     compiled = flambeau.compile(lambda x: nn.functional.dropout(x, 0.5) + 1, backend="cudagraphs")
@@ -203,6 +202,7 @@ def test_dropout_of_inputs_at_changing_alignments() -> None:
         close(compiled(x), want)
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_inputs_with_gaps(name: str) -> None:
     beside = Beside(FUNCTIONS[name])
     for _ in range(2 * WARM):

@@ -108,6 +108,14 @@ def test_columns_over_several_dims(
     torch.testing.assert_close(result.double(), expected, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (4, 0, 5), (7, 0), (0, 0, 2), (300, 0, 300)])
+def test_sums_of_nothing(shape: tuple[int, ...]) -> None:
+    x = torch.empty(shape)
+    for dims in ((0,), (1,), tuple(range(x.ndim))):
+        (result,), _ = run(graph_of(x, lambda b, v, dims=dims: [b.sum(v, dims)]), x)
+        assert torch.equal(result, x.sum(dims))
+
+
 def test_statistics_of_few_channels_keep_a_gpu_busy() -> None:
     """A dim of 64 images is not enough: rows of pixels are shared out too."""
     spec = Spec.of((64, 64, 56, 56), stride=(200704, 1, 3584, 64), device=torch.device("cuda"))

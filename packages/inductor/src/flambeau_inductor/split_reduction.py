@@ -103,9 +103,9 @@ class Split:
 
 def choose_split(node: Node, dims: tuple[int, ...], options: InductorOptions) -> Split:
     """How to cut a reduction, outermost dims in memory first."""
-    if node.op.name not in SPLITTABLE or not dims:
-        return Split(dims[0] if dims else 0)
     spec = node.args[0].spec
+    if node.op.name not in SPLITTABLE or not dims or 0 in spec.shape:
+        return Split(dims[0] if dims else 0)
     run = short_run(spec, dims, options)
     order = sorted(dims, key=lambda d: (-hint_of(spec.stride[d]), d))
     order = [d for d in order if d not in run and spec.shape[d] != 1] or order[:1]

@@ -22,6 +22,7 @@ import os
 import re
 import stat
 import tempfile
+import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,15 +43,28 @@ _SUFFIX = re.compile(r"\.[a-z]+")
 
 @dataclass
 class CacheUse:
-    """The use of caches: hits, misses, and all that was found or stored, as (root, kind, key)."""
+    """The use of caches: hits, misses, and all that was found or stored, as (root, kind, key).
+    Several threads may add to it.
+    """
 
     hits: int = 0
     misses: int = 0
     entries: dict[tuple[Path, str, str], None] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, entry: tuple[Path, str, str], *, found: bool) -> None:
+        """Count one question to a cache."""
+        with self._lock:
+            if found:
+                self.hits += 1
+                self.entries[entry] = None
+            else:
+                self.misses += 1
 
 
 _USE: ContextVar[CacheUse | None] = ContextVar("cache_use", default=None)
-"""Where this thread's use of caches is written down. The package's one dynamically scoped object.
+"""Where this thread's use of caches is written down, and that of threads that build for it. The
+package's one dynamically scoped object.
 """
 
 
@@ -90,11 +104,7 @@ class Cache:
         result = self._read_entry(kind, key)
         use = _USE.get()
         if use is not None:
-            if result is None:
-                use.misses += 1
-            else:
-                use.hits += 1
-                use.entries[self.root, kind, key] = None
+            use.add((self.root, kind, key), found=result is not None)
         return result
 
     def store(self, kind: str, key: str, content: bytes, suffix: str) -> Path:

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,9 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
         return kernel.name, loaded
 
     with ThreadPoolExecutor(TOOLCHAIN_THREADS) as pool:
-        return dict(pool.map(load, chosen))
+        # Each in a copy of this context, which holds who writes down the use of the cache.
+        loads = [pool.submit(copy_context().run, load, kernel) for kernel in chosen]
+        return dict(each.result() for each in loads)
 
 
 def kernel_devices(program: Program) -> dict[str, torch.device]:

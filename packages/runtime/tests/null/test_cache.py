@@ -13,11 +13,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from flambeau_runtime import Cache, CacheError, default_cache_dir, options
-from flambeau_runtime.cache import binding, key_of
+from flambeau_runtime import Cache, CacheError, CacheUse, cuda, default_cache_dir, options
+from flambeau_runtime.build.triton import Cubin
+from flambeau_runtime.cache import binding, key_of, recording_cache_use
+from flambeau_runtime.program import Kernel, Launch, Program, Source, Tensor
 
 KEY = key_of("a", "b")
 OTHER = key_of("c")
@@ -261,3 +264,32 @@ def test_two_processes_never_see_half_a_file(tmp_path):
         assert process.returncode == 0, errors.decode()
     left = [path for path in Path(root).rglob("*") if path.name.startswith(".new-")]
     assert not left
+
+
+def test_the_use_by_threads_that_load_kernels_is_counted(cache, monkeypatch):
+    def cubin(text, kernel, target, options, *, aligned, warps=None):
+        Cache(options.cache_dir).read("triton", KEY)
+        return Cubin(b"", kernel.name, shared=0, warps=4, registers=8, stack=0)
+
+    monkeypatch.setattr(cuda, "cubin", cubin)
+    monkeypatch.setattr(cuda, "capability", lambda device: 90)
+    monkeypatch.setattr(cuda.native, "core", lambda: SimpleNamespace(GpuKernel=dict))
+    names = [f"kernel_{number}" for number in range(20)]
+    program = Program(
+        inputs=("x",),
+        tensors=(Tensor("x", (4,), (1,), "float32", "cuda:0"),),
+        symbols=(),
+        sources=(Source("triton", ""),),
+        kernels=tuple(Kernel(name, 0) for name in names),
+        steps=tuple(Launch(name, ("x",), (), (1,)) for name in names),
+        outputs=("x",),
+    )
+    use = CacheUse()
+    chosen = options.RuntimeOptions(cache_dir=cache.root)
+    with recording_cache_use(use):
+        assert list(cuda.load_kernels(program, chosen)) == names
+    assert (use.hits, use.misses) == (0, 20)
+    cache.store("triton", KEY, binding("triton", KEY).encode(), ".cubin")
+    with recording_cache_use(use):
+        cuda.load_kernels(program, chosen)
+    assert (use.hits, use.misses) == (20, 20) and len(use.entries) == 1

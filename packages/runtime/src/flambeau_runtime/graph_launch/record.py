@@ -560,7 +560,7 @@ class _Capture:
         kept = private or may_stay
         if kept and size > 0 and not torch.is_inference_mode_enabled():
             self._pin(numbers)
-            if private:
+            if private and views[0].device.type != "cpu":
                 last = len(self.tables.pinned)
                 self.saved.append(list(range(last - len(numbers), last)))
         elif views[0].device.type == "cpu":
