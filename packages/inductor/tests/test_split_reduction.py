@@ -159,3 +159,14 @@ def test_programs_read_whole_sectors_of_channels_last_images(
     schedule = schedule_graph(graph_of(x, moments(16)), OPTIONS)
     first = next(iter(build_kernels(schedule, OPTIONS).values())).kernel
     assert sectors(first, dtype.itemsize) == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize(("shape", "dims"), [((0, 3), (0, 1)), ((2, 0, 3), (0, 1)), ((3, 0), (0,))])
+def test_empty_tensors_are_not_shared_out(
+    shape: tuple[int, ...], dims: tuple[int, ...], device: str
+) -> None:
+    spec = Spec.of(shape, dtype=torch.float32, device=torch.device(device))
+    graph = Graph([Value("x", spec)])
+    Builder(graph.nodes, ["x"]).sum(graph.inputs[0], dims)
+    assert not choose_split(graph.nodes[-1], dims, InductorOptions(threads=2)).splits

@@ -136,6 +136,29 @@ def test_products_of_batches(dtype: torch.dtype) -> None:
     check_ways(product, x.double() @ w.double(), PRECISION[dtype])
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("lanes", [31, 32, 64])
+def test_a_left_factor_that_all_products_of_a_batch_share(lanes: int, frozen: bool) -> None:
+    x, w = torch.randn(20, 17).expand(3, 20, 17), torch.randn(3, 17, lanes)
+    product = Product(x, w, frozen=(1,) if frozen else ())
+    a, b = product.graph.inputs
+    product.graph.outputs = [product.call(aten.bmm.default, a, b)]
+    for name, program in product.programs():
+        (result,) = load(program, run_cpp.OPTIONS)(x, w)
+        assert error(result, x.double() @ w.double()) <= PRECISION[F32], name
+
+
+@pytest.mark.parametrize(("rows", "depth", "lanes"), [(1, 32, 1), (3, 4, 1), (1, 1, 1), (1, 5, 3)])
+def test_batches_of_vectors(rows: int, depth: int, lanes: int) -> None:
+    x, w = torch.randn(5, rows, depth), torch.randn(5, depth, lanes)
+    product = Product(x, w)
+    a, b = product.graph.inputs
+    product.graph.outputs = [relu_of(product, product.call(aten.bmm.default, a, b))]
+    for name, program in product.programs():
+        (result,) = load(program, run_cpp.OPTIONS)(x, w)
+        assert error(result, (x.double() @ w.double()).relu()) <= PRECISION[F32], name
+
+
 def test_factors_of_many_layouts() -> None:
     width, memory = 40, torch.randn(90, 200)
     layouts: list[Callable[[], tuple[torch.Tensor, torch.Tensor]]] = [

@@ -11,6 +11,7 @@ extern aten.addmm.out(b, x, w) -> buf0; nest relu: buf0 -> buf1
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -307,7 +308,8 @@ def has_fast_kernels(dtype: torch.dtype) -> bool:
 
 def reads_panels(launch: ScheduledKernel, contraction: Contraction, factor: PackedFactor) -> bool:
     """Whether a kernel's right operand is the packed factor, and its lanes in their order are the
-    factor's: some places are compared.
+    factor's: some places are compared. Lanes of several matrices (the left operand is the same for
+    all) follow one another if no matrix has a panel with a gap.
     """
     load, kernel = contraction.right.load, launch.kernel
     if load is None or len(kernel.inner) != 1:
@@ -318,9 +320,12 @@ def reads_panels(launch: ScheduledKernel, contraction: Contraction, factor: Pack
     if names[load.buffer] != factor.name or not all(isinstance(a.size, int) for a in lanes):
         return False
     step, width = factor.shape[-1], factor.width
-    for lane in SAMPLES:
+    count = prod(int(axis.size) for axis in lanes)
+    if count != factor.lanes and factor.lanes % width:
+        return False
+    for lane in (*SAMPLES, factor.lanes, count - 1):
         for depth in SAMPLES:
-            if lane >= factor.lanes or depth >= factor.depth:
+            if lane >= count or depth >= factor.depth:
                 continue
             place = {kernel.inner[0].symbol.name: depth}
             place |= {axis.symbol.name: 0 for axis in contraction.batch}

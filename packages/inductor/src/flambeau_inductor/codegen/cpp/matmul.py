@@ -260,8 +260,12 @@ class MatmulWriter(LoopWriter):
     @contextmanager
     def lane_loop(self, begin: str, end: str) -> Iterator[str]:
         """A vector loop over lanes; gives the C++ for the place among them. Where lanes have
-        several axes, one loop for each run of the innermost.
+        several axes, one loop for each run of the innermost; where they have none, no loop.
         """
+        if not self.contraction.lanes:
+            with self.block(""):
+                yield begin
+            return
         *outer, inner = self.contraction.lanes
         name = inner.symbol.name
         if not outer:
