@@ -50,7 +50,9 @@ class CacheUse:
     hits: int = 0
     misses: int = 0
     entries: dict[tuple[Path, str, str], None] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _lock: threading.Lock = field(
+        default_factory=threading.Lock, init=False, repr=False, compare=False
+    )
 
     def add(self, entry: tuple[Path, str, str], *, found: bool) -> None:
         """Count one question to a cache."""
