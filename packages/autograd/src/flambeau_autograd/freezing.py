@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.fold_affine import fold_affine
+from flambeau_autograd.kept_results import KeptResults, getter, kept_results
 from flambeau_autograd.operators import Work, memory_of, work
 from flambeau_autograd.pack_weights import pack_weights
 from flambeau_prims import primitives as prims
@@ -43,7 +44,6 @@ from flambeau_prims.raising import can_raise
 from flambeau_prims.rules.view import view_stride
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
-from flambeau_runtime.prepared import KeptResults, getter, kept_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
