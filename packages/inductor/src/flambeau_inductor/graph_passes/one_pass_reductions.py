@@ -122,7 +122,8 @@ def _corrected_squares(node: Node) -> Node | None:
     if reduced is None or not isinstance(amount, Value):
         return None
     x, dims = reduced
-    sums = operands_of(_divided(amount, x, dims), "mul")
+    bounded = operands_of(amount, "minimum")
+    sums = operands_of(_divided(bounded[0] if bounded else amount, x, dims), "mul")
     if sums is None or sums[0] is not sums[1]:
         return None
     rest = operands_of(sums[0], "sum")

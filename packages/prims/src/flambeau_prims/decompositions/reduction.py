@@ -127,7 +127,12 @@ def variance(
     total = count(x.spec.shape, dims)
     if of_mean:
         rest = b.sum(deviation, dims)
-        squares = b.sub(squares, divide(b, b.mul(rest, rest), total))
+        excess = divide(b, b.mul(rest, rest), total)
+        # Infinite squares stay infinite.
+        squares = b.sub(squares, b.minimum(excess, torch.finfo(excess.spec.dtype).max))
+        if not sizes.known_eq(total, 1):
+            # ATen's running mean takes an infinity that it holds from what follows: NaN.
+            average = b.where(b.ne(squares, squares), math.nan, average)
     whole = int(correction)
     if not isinstance(total, Expr):
         freedom: Any = max(total - correction, 0)
