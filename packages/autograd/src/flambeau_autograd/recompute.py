@@ -11,6 +11,8 @@ their operand, and, because recomputing would cost more time than reading:
 - what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory
   there anyhow;
 - what joins overlapping slices of one Value: pooling reads a window for each element;
+- comparisons for equality of what kernels compute: a kernel of the backward may round otherwise
+  than the one that found the extreme;
 - the end of a chain of more than `options.recompute_chain` fusible calls.
 
 In a region that the program checkpointed it is the other way round: its inside has infinite
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+_EQUALITIES = {prims.eq, prims.ne}
 _GATHERS = {prims.gather, prims.index, prims.cat, aten.cat.default, aten.stack.default}
 _INPUT_COST = 1  # inputs are alive anyway, but one fewer is tidier
 
@@ -189,6 +192,9 @@ class _Network:
             return True
         if kind is Work.VIEW or kind is Work.FACTORY:
             return False
+        if node.op in _EQUALITIES and len(set(node.operands())) > 1:  # x != x only finds NaN
+            if any(self._is_computed(x) for x in node.operands()):
+                return True
         if kind is Work.REDUCTION:
             operand = max((size_in_bytes(value) for value in node.operands()), default=0)
             if 4 * size_in_bytes(out) <= operand:
@@ -200,6 +206,16 @@ class _Network:
             return True
         # Kernels that read a widened value read what it is made of: that stands in memory.
         return not _widens(node) and self._span(node, out) > self._options.recompute_span
+
+    def _is_computed(self, value: Value) -> bool:
+        """Whether a float is what a pointwise kernel computes, not what one only reads."""
+        maker = value.producer
+        while maker is not None and (work(maker.op) is Work.VIEW or maker.op is prims.cast):
+            value = maker.args[0]
+            maker = value.producer
+        if value in self._inputs or maker is None or not value.spec.dtype.is_floating_point:
+            return False
+        return work(maker.op) is Work.POINTWISE
 
     def _span(self, node: Node, out: Value) -> int:
         """Over how many calls the forward reads a value, widened or not."""

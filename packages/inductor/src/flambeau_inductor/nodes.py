@@ -177,6 +177,8 @@ class Lowered:
     outputs: list[TensorRef | SizeRef | None] = field(default_factory=list)
     write_counts: dict[str, int] = field(default_factory=dict)
     updated: set[str] = field(default_factory=set)
+    compared: set[str] = field(default_factory=set)
+    """Buffers that no kernel both writes and reads (`Realized.compared`)."""
     frozen: frozenset[str] = frozenset()
 
     def __str__(self) -> str:

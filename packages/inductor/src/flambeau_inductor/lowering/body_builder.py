@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
+_EXACT = frozenset({"eq", "ne"})
+"""Operators that read rounded values: an extreme that was stored equals no unrounded element."""
+
 
 class BodyBuilder:
     """A growing body.  Methods take and give value names; equal statements get one name."""
@@ -41,6 +44,8 @@ class BodyBuilder:
         self.dtypes: dict[str, torch.dtype] = {}
         self.made: dict[tuple[Any, ...], str] = {}
         self.by_name: dict[str, Statement] = {}
+        self.unrounded: dict[str, str] = {}
+        """By value that was rounded to a half dtype and widened again, the value before."""
 
     def define(self, key: tuple[Any, ...], kind: Any, dtype: torch.dtype, *fields: Any) -> str:
         """The value of this statement, made if no equal one is there."""
@@ -81,7 +86,7 @@ class BodyBuilder:
         self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
     ) -> None:
         """buffer[index] = value where the mask holds, or a scatter of that mode."""
-        self.statements.append(Store(buffer, index, value, mode, mask))
+        self.statements.append(Store(buffer, index, self.unrounded.get(value, value), mode, mask))
 
     def check_index(self, value: str, size: Integer, mask: str | None = None) -> None:
         """An indirect index must be in range."""
@@ -92,20 +97,25 @@ class BodyBuilder:
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         """A reduction over the inner axes."""
+        value = self.unrounded.get(value, value)
         return self.define(("reduce", kind, value), Reduce, dtype, kind, value)
 
     def scan(self, kind: str, value: str, dtype: torch.dtype, reverse: bool) -> str:
         """A scan along the inner axes."""
+        value = self.unrounded.get(value, value)
         return self.define(("scan", kind, value, reverse), Scan, dtype, kind, value, reverse)
 
     def sort(self, kind: str, value: str, dtype: torch.dtype, descending: bool) -> str:
         """A sort along the inner axes."""
+        value = self.unrounded.get(value, value)
         return self.define(("sort", kind, value, descending), Sort, dtype, kind, value, descending)
 
     # Operators
 
     def compute(self, op: str, args: tuple[str, ...], dtype: torch.dtype) -> str:
         """An operator on values; `dtype` is the result's."""
+        if op not in _EXACT or len(set(args)) == 1:  # x != x: NaN stays NaN
+            args = tuple([self.unrounded.get(arg, arg) for arg in args])
         return self.define((op, args, dtype), Compute, dtype, op, args)
 
     def pointwise(self, op: str, *args: str) -> str:
@@ -116,6 +126,7 @@ class BodyBuilder:
 
     def cast(self, x: str, to: torch.dtype) -> str:
         """x in another dtype."""
+        x = self.unrounded.get(x, x)
         source = self.dtypes[x]
         if source is to:
             return x
@@ -130,7 +141,9 @@ class BodyBuilder:
         ):
             origin = statement.args[0]
             if self.dtypes[origin] is to:
-                return origin
+                rounded = self.compute("cast", (x,), to)
+                self.unrounded[rounded] = origin
+                return rounded
         return self.compute("cast", (x,), to)
 
     def both(self, a: str | None, b: str) -> str:

@@ -115,6 +115,8 @@ class _GraphLowering:
         """A new buffer for a value."""
         name = self.memory[value] = self.declare(f"buf{self.made}", value.spec, role)
         self.made += 1
+        if value in self.realized.compared:
+            self.lowered.compared.add(name)
         return name
 
     def tensor(self, value: Value) -> TensorRef:

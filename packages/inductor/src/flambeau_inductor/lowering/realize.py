@@ -20,7 +20,7 @@ from flambeau_inductor.lowering.extern import updated_operands
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.flex_attention import EAGER, SCORES_OF, values_of_scores
 from flambeau_prims.graph import Value, values_in
-from flambeau_prims.primitives import STORED_DTYPES, Kind, Prim
+from flambeau_prims.primitives import PRIMS, STORED_DTYPES, Kind, Prim
 from flambeau_prims.rules.view import view_stride
 from flambeau_prims.sizes import hint_of
 
@@ -89,6 +89,10 @@ class Realized:
     roots: dict[Value, Value]
     parted: dict[Node, Value] = field(default_factory=dict)
     overwritten: set[Value] = field(default_factory=set)
+    compared: set[Value] = field(default_factory=set)
+    """Values whose elements are compared with their extremes: one kernel computes them, and others
+    read them. A loop that computed them again could round otherwise.
+    """
 
     def in_parts(self, node: Node) -> bool:
         """Whether each part of a cat is copied by a separate nest."""
@@ -145,6 +149,37 @@ def view_roots(graph: Graph) -> dict[Value, Value]:
     return roots
 
 
+def compared_with_extremes(graph: Graph) -> set[Value]:
+    """The pointwise results that are compared for equality and of which an extreme is taken."""
+    equalities: set[Value] = set()
+    extremes: set[Value] = set()
+    for node in graph.nodes:
+        if node.op in (PRIMS["amax"], PRIMS["amin"]):
+            extremes.add(_widened_from(node.args[0]))
+        elif node.op in (PRIMS["eq"], PRIMS["ne"]) and len(set(node.operands())) > 1:
+            equalities.update(_widened_from(value) for value in node.operands())
+    return {
+        value
+        for value in equalities & extremes
+        if value.spec.dtype.is_floating_point
+        and value.producer is not None
+        and isinstance(value.producer.op, Prim)
+        and value.producer.op.kind is Kind.POINTWISE
+    }
+
+
+def _widened_from(value: Value) -> Value:
+    """What a value is a view or a wider form of."""
+    while (maker := value.producer) is not None and isinstance(maker.op, Prim):
+        if maker.op.kind is not Kind.VIEW and maker.op is not PRIMS["cast"]:
+            break
+        x: Value = maker.args[0]
+        if x.spec.dtype.itemsize >= value.spec.dtype.itemsize and maker.op is PRIMS["cast"]:
+            break
+        value = x
+    return value
+
+
 def realize(graph: Graph, options: InductorOptions) -> Realized:
     """The values that get memory."""
     return _Realizer(graph, options).run()
@@ -158,6 +193,7 @@ class _Realizer:
         self.broadcast: set[Value] = set()
         self.searched: set[Value] = set()
         """The values whose places among boundaries are searched."""
+        self.compared = compared_with_extremes(graph)
         self.roots = view_roots(graph)
         self.readers: dict[Value, int] = {}
         """How many computing nodes read each value that is no view, through views or not."""
@@ -181,7 +217,7 @@ class _Realizer:
             self.scan(node)
         for node in graph.nodes:
             self.decide(node)
-        return Realized(self.must, self.roots, self.parted, self.overwritten)
+        return Realized(self.must, self.roots, self.parted, self.overwritten, self.compared)
 
     def kernel_of(self, node: Node) -> object:
         """What stands for the kernel of a node: for a reduction, and what only one reads, the dims
@@ -299,6 +335,7 @@ class _Realizer:
             or traits.cost * (len(self.windows.get(out, ())) - 1) > MOVED_COST
             # The boundaries may come from the other reader: a value must equal its copy there.
             or (several and out in self.searched)
+            or out in self.compared
             or (out in self.broadcast and traits.cost >= self.cheap(out, traits))
         ):
             self.must.add(out)

@@ -214,6 +214,8 @@ class _Fuser:
                 return "an input is written when all indices have been checked"
             if any(map(only_checks, checking.nests)) and any(map(checked_before, writing.nests)):
                 return "the indices of one are checked by the other"
+        if not self.lowered.compared.isdisjoint(a.stores.keys() & b.loads.keys()):
+            return "what is compared with its extreme is computed once"
         reason = _scattered(a, b) or self.updated(a, b) or self.unprofitable(a, b)
         if reason:
             return reason
