@@ -226,3 +226,22 @@ def test_statistics_written_while_read() -> None:
         mean, var = torch.zeros(3), torch.ones(3)
         results.append((function(mean, var, x), mean, var))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_lstm_of_halves_in_both_directions(layers: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    eager = nn.LSTM(8, 9, layers, bidirectional=True).to(dtype)
+    compiled, exact = copy.deepcopy(eager), copy.deepcopy(eager).double()
+    x = torch.randn(5, 3, 8).to(dtype)
+    gradients = []
+    for run, module in ((eager, eager), (flambeau.compile(compiled), compiled), (exact, exact)):
+        data = x.double() if module is exact else x.clone()
+        data.requires_grad_()
+        run(data)[0].double().pow(2).mean().backward()
+        gradients.append([data.grad, *(weight.grad for weight in module.parameters())])
+    for theirs, ours, right in zip(*gradients, strict=True):
+        assert ours is not None and ours.dtype == theirs.dtype
+        allowed = 2 * (theirs.double() - right).norm() + torch.finfo(dtype).eps * right.norm()
+        assert (ours.double() - right).norm() <= allowed

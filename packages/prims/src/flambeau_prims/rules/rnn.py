@@ -67,9 +67,11 @@ def _workspace_bytes(
 def mkldnn_rnn_layer_backward(
     input: Spec, weight1: Spec, weight2: Spec, weight3: Spec, weight4: Spec, hx_: Spec, cx_tmp: Spec
 ) -> tuple[Spec, ...]:
-    """Gradients of input, of the four parameters, and of the initial states."""
+    """Gradients of input, of the four parameters, and of the initial states: oneDNN computes them
+    in float32 for bfloat16, too.
+    """
     inputs = (input, weight1, weight2, weight3, weight4, hx_, cx_tmp)
-    return tuple(spec.fresh() for spec in inputs)
+    return tuple(spec.fresh(dtype=torch.float32) for spec in inputs)
 
 
 # 2. Fused cells (CUDA)
