@@ -157,6 +157,18 @@ def test_long_chains_are_cut():
     )
 
 
+def test_long_chains_of_positions_are_not_cut():
+    def program(x):
+        place = x.argmax(1, keepdim=True) - torch.arange(64)
+        for _ in range(15):
+            place = (place ^ 5) + 1
+        return (x * 2 * (place > 0),)
+
+    part = part_of_program(program, [torch.randn(64, 64, requires_grad=True)])
+    saved = [part.forward.outputs[at].spec.shape for kind, at in part.saved if kind == "output"]
+    assert saved == [(64, 1)]
+
+
 def test_dropout_masks_are_saved_as_booleans():
     def program(x, w):
         return (torch.nn.functional.dropout(x @ w, 0.5),)

@@ -13,7 +13,7 @@ their operand, and, because recomputing would cost more time than reading:
 - what joins overlapping slices of one Value: pooling reads a window for each element;
 - comparisons for equality of what kernels compute: a kernel of the backward may round otherwise
   than the one that found the extreme;
-- the end of a chain of more than `options.recompute_chain` fusible calls.
+- the end of a chain of more than `options.recompute_chain` fusible calls whose results are floats.
 
 In a region that the program checkpointed it is the other way round: its inside has infinite
 capacity, and is computed again.
@@ -126,8 +126,10 @@ class _Network:
 
     def _add(self, node: Node) -> None:
         kept = [out for out in node.outputs if out is not None]
-        depth = 1 + max((self._depth.get(value, 0) for value in node.operands()), default=0)
+        chain = max((self._depth.get(value, 0) for value in node.operands()), default=0)
         for out in kept:
+            # Masks and positions cost little to compute, and much to save, one for each window.
+            depth = chain + _is_number(out)
             begin, end = 2 * self._number[out], 2 * self._number[out] + 1
             if out in self._inside:
                 self._flow.edge(begin, end, INFINITE)
@@ -237,6 +239,11 @@ class _Network:
                 for user in self._users[out]
             )
         return kind is Work.HEAVY and self._in_backward(node)
+
+
+def _is_number(value: Value) -> bool:
+    """Whether a value is neither a mask nor a position."""
+    return value.spec.dtype.is_floating_point or value.spec.dtype.is_complex
 
 
 def _widens(node: Node) -> bool:
