@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import flambeau
 
@@ -46,6 +47,20 @@ def test_gradients_in_halves(dtype):
     for call, leaf in ((flambeau.compile(gated), ours), (gated, theirs)):
         call(leaf).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("function", [gated, normalised, smooth, attentive])
+def test_gradients_in_checkpointed_regions(function):
+    torch.manual_seed(0)
+
+    def kept(x):
+        return checkpoint(function, x, use_reentrant=False) * 2
+
+    x = torch.randn(5, 8, 10, 8)
+    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+    for call, leaf in ((flambeau.compile(kept), ours), (kept, theirs)):
+        call(leaf).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
 
 
 def test_masks_of_extremes():

@@ -16,7 +16,7 @@ their operand, and, because recomputing would cost more time than reading:
 - the end of a chain of more than `options.recompute_chain` fusible calls whose results are floats.
 
 In a region that the program checkpointed it is the other way round: its inside has infinite
-capacity, and is computed again.
+capacity, and is computed again, but for such comparisons.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _Network:
             # Masks and positions cost little to compute, and much to save, one for each window.
             depth = chain + _is_number(out)
             begin, end = 2 * self._number[out], 2 * self._number[out] + 1
-            if out in self._inside:
+            if out in self._inside and not self._is_mask_of_extremes(node):
                 self._flow.edge(begin, end, INFINITE)
                 for value in dict.fromkeys(node.operands()):
                     self._flow.edge(2 * self._number[value] + 1, begin, INFINITE)
@@ -194,9 +194,8 @@ class _Network:
             return True
         if kind is Work.VIEW or kind is Work.FACTORY:
             return False
-        if node.op in _EQUALITIES and len(set(node.operands())) > 1:  # x != x only finds NaN
-            if any(self._is_computed(x) for x in node.operands()):
-                return True
+        if self._is_mask_of_extremes(node):
+            return True
         if kind is Work.REDUCTION:
             operand = max((size_in_bytes(value) for value in node.operands()), default=0)
             if 4 * size_in_bytes(out) <= operand:
@@ -208,6 +207,12 @@ class _Network:
             return True
         # Kernels that read a widened value read what it is made of: that stands in memory.
         return not _widens(node) and self._span(node, out) > self._options.recompute_span
+
+    def _is_mask_of_extremes(self, node: Node) -> bool:
+        """Whether a call may compare elements with their extreme; x != x only finds NaN."""
+        if node.op not in _EQUALITIES or len(set(node.operands())) < 2:
+            return False
+        return any(self._is_computed(x) for x in node.operands())
 
     def _is_computed(self, value: Value) -> bool:
         """Whether a float is what a pointwise kernel computes, not what one only reads."""
