@@ -31,6 +31,8 @@ def ragged_cases(case: Callable[..., Any]) -> Iterator[Any]:
     yield divided(case, 20, Tiling(1, 32, True))
     yield divided(case, 20, Tiling(1, 8))
     yield divided(case, 20, Tiling(4, 32, True))
+    yield mixed(case, 5, 37, Tiling(1, 16, vectors=True))
+    yield mixed(case, 5, 37, Tiling(2, 64, True, vectors=True))
     yield ragged(case, 5, 13)
     yield ragged(case, 1, 1030)
 
@@ -59,6 +61,26 @@ def divided(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:
     buffers = [x, special, torch.zeros(rows * row), torch.zeros(rows * row)]
     form = f"{tiling.xblock}x{tiling.rblock}"
     return case(f"divided-{form}", kernel, buffers, (), 1e-6, tiling)
+
+
+def mixed(case: Callable[..., Any], rows: int, row: int, tiling: Tiling) -> Any:
+    """Sums of rows of bfloat16 and of float32, whose vectors hold half as many."""
+    i, r = symbol("i0"), symbol("r0")
+    index = row * i + r
+    body = (
+        Load("v0", BF16, "b0", index),
+        Compute("v1", F32, "cast", ("v0",)),
+        Load("v2", F32, "b1", index),
+        Compute("v3", F32, "add", ("v1", "v2")),
+        Reduce("v4", F32, "sum", "v3"),
+        Store("b2", i, "v4"),
+    )
+    params = (Param("b0", BF16, "read"), Param("b1", F32, "read"), Param("b2", F32, "write"))
+    kernel = LoopKernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
+    x = torch.randn(rows * row)
+    buffers = [x.to(BF16), x.flip(0), torch.zeros(rows)]
+    form = "persistent" if tiling.persistent else "looped"
+    return case(f"mixed-{row}-{form}", kernel, buffers, (), 1e-5, tiling)
 
 
 def ragged(case: Callable[..., Any], rows: int, columns: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from cases import F32, column_scan, softmax, transposed, weight_gradient
+from ragged_cases import mixed, ragged
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.codegen.triton.kernel import write_kernel
@@ -84,6 +85,22 @@ def test_rows_that_begin_between_vectors_are_shifted() -> None:
     source = write_kernel(softmax(64, 40961).kernel, "generated", rows[40961])
     assert "tl.load(b0 + (row_base + row_lane), xmask & row_touched" in source
     assert source.count("tl.store") == 2
+
+
+def test_wide_elements_are_read_by_their_own_vectors() -> None:
+    """16 bytes of them, not the 32 beside a vector of bfloat16: the rest may not be mapped."""
+
+    def source(name: str, kernel: LoopKernel, *rest: object) -> str:
+        return write_kernel(kernel, "generated", rest[-1])  # type: ignore[arg-type]
+
+    rows = mixed(source, 5, 37, Tiling(1, 16, vectors=True)).splitlines()
+    (wide,) = (line for line in rows if "tl.load(b1" in line)
+    assert "row_touched_4" in wide
+    assert any(line.endswith("_touched_4 = (row_lane // 4 * 4 - row_shift > -4) & "
+               "(row_lane // 4 * 4 - row_shift < 37)") for line in rows)  # fmt: skip
+    points = ragged(source, 1, 1030).splitlines()
+    assert any("tl.load(b1" in line and "xtouched_4" in line for line in points)
+    assert any(line.endswith("xtouched_4 = xindex // 4 * 4 < 1030") for line in points)
 
 
 def test_a_row_is_divided_by_a_reciprocal() -> None:

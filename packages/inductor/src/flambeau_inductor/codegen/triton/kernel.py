@@ -25,7 +25,13 @@ from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
 from flambeau_inductor.codegen.triton.tiling import apart_axes, constants_of, lane_axes, row_axes
-from flambeau_inductor.codegen.triton.vector_rows import flat_masks, flat_vector, vector_rows
+from flambeau_inductor.codegen.triton.vector_rows import (
+    flat_masks,
+    flat_vector,
+    touched,
+    vector_rows,
+    wider_vectors,
+)
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
     CheckIndex,
@@ -158,14 +164,14 @@ class KernelWriter:
         alone = bool(self.kernel.inner) and self.tiling.xblock == 1
         return alone and a in self.inner and b not in self.inner
 
-    def masks(self, index: sympy.Expr) -> list[str]:
-        """The tile masks an access needs: over rows if rows vary, over lanes if lanes do."""
+    def masks(self, index: sympy.Expr, dtype: torch.dtype) -> list[str]:
+        """The tile masks a load needs: over rows if rows vary, over lanes if lanes do."""
         names = {symbol.name for symbol in index.free_symbols}
         masks = ["xmask"] if names & self.tiled and not self.rows_fit else []
         if self.vectors is not None and self.vectors.holds(index):
-            return [*masks, "row_touched"]
+            return [*masks, touched("row_touched", dtype, self.vectors.vector)]
         if self.flat_vector and index == self.flat_index:
-            return ["xtouched"]
+            return [touched("xtouched", dtype, self.flat_vector)]
         return masks + (["rmask"] if names & self.inner and not self.lanes_fit else [])
 
     def value_masks(self, value: str) -> list[str]:
@@ -337,7 +343,8 @@ class KernelWriter:
             points = integer_text(self.outer_points)
             self.line(f"xmask = xindex < {points}")
             if self.flat_vector:
-                for line in flat_masks(points, self.flat_vector):
+                wider = wider_vectors(self.kernel, self.flat_index, self.flat_vector)
+                for line in flat_masks(points, self.flat_vector, wider):
                     self.line(line)
         self.unravel(self.rows, "xindex")
         if self.vectors is not None:

@@ -149,7 +149,7 @@ class TritonOps:
         return integer_text(expr, self.writer.index_name)
 
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None) -> str:
-        conditions = self.writer.masks(index) + ([mask] if mask else [])
+        conditions = self.writer.masks(index, dtype) + ([mask] if mask else [])
         text = self.writer.pointer(buffer, index)
         if conditions:
             text = f"tl.load({text}, {' & '.join(conditions)}, other=0)"

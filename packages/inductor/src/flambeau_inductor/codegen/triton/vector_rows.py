@@ -10,7 +10,8 @@ memory. A load reads all vectors that the row touches, with a few elements of it
 `rmask` leaves out of the results. A store writes the vectors that lie inside the row at once, and
 the rest element by element. Pointers must be multiples of 16 bytes: a vector that is aligned lies
 in one page with the element of it that the row has. Where one is not (VECTORS is 0), only the row's
-own elements are read.
+own elements are read. Wide elements beside narrow ones take several vectors where these take one:
+each of their vectors is masked by itself (`row_touched_4`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from typing import TYPE_CHECKING
 from flambeau_inductor.ir import Load, Reduce, Scan, Sort, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import sympy
+    import torch
 
     from flambeau_inductor.ir import LoopKernel
 
@@ -38,6 +42,9 @@ class VectorRows:
     lane: sympy.Symbol
     length: int
     vector: int
+
+    wider: tuple[int, ...] = ()
+    """The elements of a vector of each wider dtype that is read along the rows."""
 
     @property
     def span(self) -> int:
@@ -68,6 +75,16 @@ class VectorRows:
             "if VECTORS:",
             f"    row_touched = (row_vector > -{vector}) & (row_vector < {length})",
             f"row_whole = (row_vector >= 0) & (row_vector <= {length - vector})",
+            *(line for each in self.wider for line in self._wider_masks(each)),
+        ]
+
+    def _wider_masks(self, vector: int) -> list[str]:
+        first = f"row_lane // {vector} * {vector} - row_shift"
+        name = f"row_touched_{vector}"
+        return [
+            f"{name} = rmask",
+            "if VECTORS:",
+            f"    {name} = ({first} > -{vector}) & ({first} < {self.length})",
         ]
 
 
@@ -85,15 +102,34 @@ def flat_vector(kernel: LoopKernel, flat: sympy.Expr | None) -> int:
     return vector if vector > 1 else 0
 
 
-def flat_masks(points: str, vector: int) -> list[str]:
+def flat_masks(points: str, vector: int, wider: Sequence[int]) -> list[str]:
     """Which points are inside, by vector."""
+    lines = []
+    for each in wider:
+        name = f"xtouched_{each}"
+        lines += [f"{name} = xmask", "if VECTORS:"]
+        lines.append(f"    {name} = xindex // {each} * {each} < {points}")
     return [
+        *lines,
         f"xvector = xindex // {vector} * {vector}",
         "xtouched = xmask",
         "if VECTORS:",
         f"    xtouched = xvector < {points}",
         f"xwhole = xvector + {vector} <= {points}",
     ]
+
+
+def wider_vectors(kernel: LoopKernel, index: sympy.Expr | None, vector: int) -> tuple[int, ...]:
+    """The elements of a vector of each dtype read at an index whose vectors hold fewer."""
+    loads = [s for s in kernel.body if isinstance(s, Load) and s.index == index]
+    vectors = {max(1, VECTOR_BYTES // s.dtype.itemsize) for s in loads}
+    return tuple(sorted(each for each in vectors if each < vector))
+
+
+def touched(name: str, dtype: torch.dtype, vector: int) -> str:
+    """The mask of a load of a dtype."""
+    own = max(1, VECTOR_BYTES // dtype.itemsize)
+    return f"{name}_{own}" if own < vector else name
 
 
 def vector_rows(kernel: LoopKernel) -> VectorRows | None:
@@ -121,4 +157,5 @@ def vector_rows(kernel: LoopKernel) -> VectorRows | None:
     vector = VECTOR_BYTES // itemsize
     if vector < 2 or all(offset.coeff(symbol) % vector == 0 for symbol in offset.free_symbols):
         return None
-    return VectorRows(offset, lane, length, vector)
+    wider = wider_vectors(kernel, offset + lane, vector)
+    return VectorRows(offset, lane, length, vector, wider)
