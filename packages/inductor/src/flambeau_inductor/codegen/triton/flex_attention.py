@@ -150,7 +150,7 @@ class _AttentionWriter:
         """A symbol of an index."""
         return name
 
-    def masks(self, index: sympy.Expr) -> list[str]:
+    def masks(self, index: sympy.Expr, dtype: torch.dtype) -> list[str]:
         """The masks of tiles that an access needs: those of the axes that it varies along."""
         axes = set().union(*(self.axes_of.get(name, {name}) for name in free_names(index)))
         return self.masks_of(axes)

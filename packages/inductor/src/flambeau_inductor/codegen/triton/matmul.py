@@ -113,7 +113,7 @@ class _MatmulWriter(KernelWriter):
         """The shape of a tile of one value."""
         return "[1, 1]"
 
-    def masks(self, index: sympy.Expr) -> list[str]:
+    def masks(self, index: sympy.Expr, dtype: torch.dtype) -> list[str]:
         """The tile masks an access needs: those of the axes that it varies along."""
         names = sorted(symbol.name for symbol in index.free_symbols)
         return list(dict.fromkeys(self.mask_of[name] for name in names if name in self.mask_of))
