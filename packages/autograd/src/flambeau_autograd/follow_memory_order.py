@@ -1,5 +1,5 @@
 """Let values lie in memory as what they are computed from does: leave out copies to another order
-of dims that only kernels read, and lay out anew what is computed from them.
+of dims that only kernels read, and lay out again what is computed from them.
 
     r: stride [1024, 256, 16, 1] = prims.clone(c)        (c: stride [1024, 1, 64, 4])
     g: stride [1024, 512, 256, 16, 1] = prims.reshape(r, (1, 2, 2, 16, 16))

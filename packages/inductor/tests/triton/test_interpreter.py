@@ -18,11 +18,11 @@ if __name__ == "__main__":
     import interpreter  # sets TRITON_INTERPRET before Triton is imported
     from cases import all_cases, difference, tiling_of
 
-    from flambeau_inductor.codegen.triton import kernel
+    from flambeau_inductor.codegen.triton import source_writer
 
     report: dict[str, str | None] = {}
     # The interpreter's own conversions of 8-bit floats do not round to even.
-    kernel.converts_float8 = lambda: False
+    source_writer.converts_float8 = lambda: False
     for case in all_cases(symbolic_rows=False):
         buffers = [buffer.clone() for buffer in case.buffers]
         try:

@@ -217,7 +217,7 @@ def launch_operator(launch: KernelLaunch) -> LaunchOperator:
 
 
 def _key(launch: KernelLaunch) -> Any:
-    """Equal for launches that are the same; 1, 1.0 and True are told apart."""
+    """Equal for launches that are the same; 1, 1.0 and True differ."""
     bare = replace(launch, kernel=id(launch.kernel), positional=(), named=(), choices=())
     given = (*launch.positional, *(item for _, item in launch.named))
     names = tuple(name for name, _ in launch.named)

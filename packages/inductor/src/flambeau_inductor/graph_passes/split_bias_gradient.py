@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flambeau_prims.builder import Builder, compute_dtype
+from flambeau_prims.convolution_bias import DTYPES
 from flambeau_prims.graph import Node
 from flambeau_prims.primitives import PRIMS
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 _BACKWARD = torch.ops.aten.convolution_backward.default
 _MASK, _BIAS = 10, 2
 """Which argument says what is computed, and which result is the bias's gradient."""
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def split_bias_gradient(graph: Graph) -> Graph:
@@ -47,7 +46,7 @@ def _has_bias(node: Node) -> bool:
     if node.op is not _BACKWARD or node.kwargs:
         return False
     out = node.outputs[_BIAS]
-    return out is not None and out.spec.device.type == "cuda" and out.spec.dtype in _DTYPES
+    return out is not None and out.spec.device.type == "cuda" and out.spec.dtype in DTYPES
 
 
 def _split(builder: Builder, node: Node) -> None:

@@ -366,7 +366,7 @@ class _Realizer:
         large = [root for root in traits.reads if 2 * _elements(root) >= size]
         reads: float = len(large)
         if value.spec.device.type != "cpu":
-            # On a GPU, bytes count: halves that a value in float32 is made of are half its size.
+            # On a GPU, bytes count: half-precision operands of a float32 value take half its size.
             width = value.spec.dtype.itemsize
             reads = sum(min(1.0, root.spec.dtype.itemsize / width) for root in large)
         others = self.readers.get(value, 0) - 1

@@ -2,7 +2,7 @@
 
 torch keeps a workspace (32 MiB on Hopper) for each pair of a thread's handle and a stream, for
 good. Captures have a stream and workspaces of their own (`streams.py`), so those of plain launches
-would lie there for nothing, two in a training step, whose backward runs in a thread of its own.
+would lie there for nothing, two in a training step, whose backward runs in another thread.
 They are given back before a capture, where nothing else can hold their addresses; the next plain
 product allocates one again. So is the capture's behind it, which stays reserved by its pool.
 """

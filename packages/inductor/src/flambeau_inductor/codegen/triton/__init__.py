@@ -1,7 +1,7 @@
 """Triton source from scheduled kernels: `backend.py` drives, `tiling.py` chooses blocks,
-`kernel.py` writes a kernel, `ops.py` prints its scalar operators, `reductions.py` and `scans.py`
-what goes along a row, `vector_rows.py` rows that do not begin where a vector does. `combine.py`
-puts several kernels into one launch.
+`kernel.py` writes a kernel, upon `source_writer.py`; `ops.py` prints its scalar operators,
+`reductions.py` and `scans.py` what goes along a row, `vector_rows.py` rows that do not begin where
+a vector does. `combine.py` puts several kernels into one launch.
 
 `matmul.py` writes a matrix product, cut as a `matmul_tiling.py` says; `matmul_candidates.py` lists
 tilings to measure, which `matmul_estimate.py` ranks. `flex_attention.py` writes attention, cut as

@@ -35,11 +35,10 @@ from flambeau_inductor.attention import (
     QUERY_GRADIENT,
     SCORES,
 )
-from flambeau_inductor.codegen.float8 import converts_float8, triton_conversion
 from flambeau_inductor.codegen.triton.attention_tiling import fits, padded
 from flambeau_inductor.codegen.triton.kernel import HEADER
-from flambeau_inductor.codegen.triton.ops import HELPERS, TRITON_TYPES, TritonOps
-from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
+from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.source_writer import SourceWriter
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import CheckIndex, Constant, Load, index_of, operands
 from flambeau_inductor.scalar_ops import Replay
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from flambeau_inductor.attention import Attention, AttentionKernel, Blocks
-    from flambeau_inductor.codegen.float8 import Float8
     from flambeau_inductor.codegen.triton.attention_tiling import AttentionTiling
     from flambeau_inductor.ir import Body, Integer, Statement
 
@@ -84,21 +82,18 @@ def write_attention(kernel: AttentionKernel, name: str, tiling: AttentionTiling)
     return _AttentionWriter(kernel, name, tiling).source()
 
 
-class _AttentionWriter:
+class _AttentionWriter(SourceWriter):
     """Writes one function; `TritonOps` calls back for masks, pointers and values."""
 
     scalar_shape = "[1, 1]"
 
     def __init__(self, kernel: AttentionKernel, name: str, tiling: AttentionTiling) -> None:
+        super().__init__({param.name: param.dtype for param in kernel.params})
         self.kernel = kernel
         self.name = name
         self.tiling = tiling
         self.one: Attention = kernel.attention
-        self.lines: list[str] = []
-        self.depth = 1
-        self.helpers: dict[str, str] = {}
         self.size_names = {symbol.name for symbol in kernel.sizes}
-        self.dtypes = {param.name: param.dtype for param in kernel.params}
         self.turned = self.one.form == KEY_VALUE_GRADIENTS
         self.queries_fit = fits(tiling.queries, self.one.queries)
         self.keys_fit = fits(tiling.keys, self.one.keys)
@@ -115,10 +110,6 @@ class _AttentionWriter:
 
     # What TritonOps asks
 
-    def line(self, text: str) -> None:
-        """One line at the current depth."""
-        self.lines.append("    " * self.depth + text)
-
     @contextmanager
     def loop(self, head: str) -> Iterator[None]:
         """Lines one step deeper, under a head."""
@@ -126,21 +117,6 @@ class _AttentionWriter:
         self.depth += 1
         yield
         self.depth -= 1
-
-    def dtype_of(self, buffer: str) -> torch.dtype:
-        """The dtype of a parameter."""
-        return self.dtypes[buffer]
-
-    def helper(self, name: str) -> str:
-        """Have a helper function in the source; returns its name."""
-        self.helpers[name] = HELPERS.get(name) or SCAN_HELPERS[name]
-        return name
-
-    def float8_helper(self, one: Float8, narrows: bool) -> str:
-        """The same for a conversion of 8-bit floats."""
-        name = f"{'to' if narrows else 'from'}_{one.name}"
-        self.helpers[name] = triton_conversion(one, narrows, converts_float8())
-        return name
 
     def divides_row(self, a: str, b: str) -> bool:
         """Whether one value of a program divides a whole row: no program has one row."""

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
-from flambeau_inductor.codegen.float8 import converts_float8, triton_conversion
 from flambeau_inductor.codegen.triton import reductions
-from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_TYPES, TritonOps
-from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
+from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.source_writer import SourceWriter
 from flambeau_inductor.codegen.triton.tiling import apart_axes, constants_of, lane_axes, row_axes
 from flambeau_inductor.codegen.triton.vector_rows import (
     flat_masks,
@@ -51,7 +50,6 @@ from flambeau_inductor.scheduler.phases import split_phases
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_inductor.codegen.float8 import Float8
     from flambeau_inductor.codegen.triton.tiling import Tiling
     from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Reduce, Statement
 
@@ -80,27 +78,24 @@ def needs_debug(kernel: LoopKernel) -> bool:
     return any(isinstance(statement, CheckIndex) for statement in kernel.body)
 
 
-class KernelWriter:
+class KernelWriter(SourceWriter):
     """Writes one function; `TritonOps` calls back for masks, pointers, stores and reductions."""
 
     def __init__(
         self, kernel: LoopKernel, name: str, tiling: Tiling, programs: tuple[str, ...] = ()
     ) -> None:
+        super().__init__({param.name: param.dtype for param in kernel.params})
         self.kernel = kernel
         self.name = name
         self.tiling = tiling
         self.programs = programs
         """The arguments that say which program this is; none: what Triton says."""
-        self.lines: list[str] = []
-        self.helpers: dict[str, str] = {}
-        self.depth = 1
         self.size_names = {symbol.name for symbol in kernel.sizes}
         self.rows = row_axes(kernel, tiling)
         self.lane_axes = lane_axes(kernel, tiling)
         self.inner = inner_names(kernel.body, self.lane_axes)
         apart = {axis.symbol.name for axis in apart_axes(kernel, tiling)}
         self.tiled = _not_constant(kernel.body, apart | self.size_names)
-        self.dtypes = {param.name: param.dtype for param in kernel.params}
         self.outer_points = product_of(self.rows)
         self.inner_points = product_of(self.lane_axes)
         self.places = _names_of_places(kernel)
@@ -139,25 +134,6 @@ class KernelWriter:
         """The shape of a tile of stored values."""
         lanes = "RBLOCK" if inner else "1"
         return f"[{lanes}, XBLOCK]" if self.tiling.dealt else f"[XBLOCK, {lanes}]"
-
-    def line(self, text: str) -> None:
-        """One line at the current depth."""
-        self.lines.append("    " * self.depth + text)
-
-    def dtype_of(self, buffer: str) -> torch.dtype:
-        """The dtype of a parameter."""
-        return self.dtypes[buffer]
-
-    def helper(self, name: str) -> str:
-        """Have a helper function in the source; returns its name."""
-        self.helpers[name] = HELPERS.get(name) or SCAN_HELPERS[name]
-        return name
-
-    def float8_helper(self, one: Float8, narrows: bool) -> str:
-        """The same for a conversion of 8-bit floats."""
-        name = f"{'to' if narrows else 'from'}_{one.name}"
-        self.helpers[name] = triton_conversion(one, narrows, converts_float8())
-        return name
 
     def divides_row(self, a: str, b: str) -> bool:
         """Whether one value of a program divides a whole row."""

@@ -1,0 +1,51 @@
+"""The lines of one Triton function, and what `TritonOps` asks of whoever writes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from flambeau_inductor.codegen.float8 import converts_float8, triton_conversion
+from flambeau_inductor.codegen.triton.ops import HELPERS
+from flambeau_inductor.codegen.triton.scans import HELPERS as SCAN_HELPERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import sympy
+    import torch
+
+    from flambeau_inductor.codegen.float8 import Float8
+
+
+class SourceWriter(ABC):
+    """Lines, helper functions, and the dtypes of the parameters of one function."""
+
+    def __init__(self, dtypes: Mapping[str, torch.dtype]) -> None:
+        self.dtypes = dict(dtypes)
+        self.lines: list[str] = []
+        self.helpers: dict[str, str] = {}
+        self.depth = 1
+
+    def line(self, text: str) -> None:
+        """One line at the current depth."""
+        self.lines.append("    " * self.depth + text)
+
+    def dtype_of(self, buffer: str) -> torch.dtype:
+        """The dtype of a parameter."""
+        return self.dtypes[buffer]
+
+    def helper(self, name: str) -> str:
+        """Have a helper function in the source; returns its name."""
+        self.helpers[name] = HELPERS.get(name) or SCAN_HELPERS[name]
+        return name
+
+    def float8_helper(self, one: Float8, narrows: bool) -> str:
+        """The same for a conversion of 8-bit floats."""
+        name = f"{'to' if narrows else 'from'}_{one.name}"
+        self.helpers[name] = triton_conversion(one, narrows, converts_float8())
+        return name
+
+    @abstractmethod
+    def masks(self, index: sympy.Expr, dtype: torch.dtype) -> list[str]:
+        """The masks that a load of a dtype needs at an index."""
