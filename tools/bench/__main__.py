@@ -9,6 +9,7 @@ python -m tools.bench dynamic                          first call with dynamic=T
 python -m tools.bench gpu [--case bert_1x8 ...]        ms per call on a GPU, both modes of each
 python -m tools.bench memory [--case bert_1x8 ...]     peak memory on a GPU
 python -m tools.bench kernels [--case softmax ...]     single kernels on a GPU: us, and bandwidth
+python -m tools.bench kernels --device cpu             the same on a CPU, with its own cases
 python -m tools.bench gemm [--case 8x4096x4096 ...]    products with bias and GELU on a GPU, in us
 python -m tools.bench products [--case ...]            linear layers on a CPU, with max-autotune
 """
@@ -31,7 +32,7 @@ from tools.bench.gpu import memory_table, time_table
 from tools.bench.gpu_cases import GPU_CASES
 from tools.bench.host_cases import CALLS as HOST_CALLS
 from tools.bench.host_cases import HOST_CASES
-from tools.bench.kernel_cases import KERNEL_CASES
+from tools.bench.kernels import CASES as KERNEL_SETS
 from tools.bench.kernels import kernel_table
 from tools.bench.products import PRODUCT_CASES, product_table
 from tools.bench.timing import cold, interleave
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 FIRST_CALL = ("sin_cos", "bert", "bert_training")
 STEADY = ("sin_plus_cos", "pointwise", "softmax", "layer_norm", "resnet", "bert", "bert_4x64")
 CALLS = ("one_tensor", "linears", "llama")
+OF_GPUS = ("gpu", "memory", "kernels", "gemm")
+"""What runs on a GPU unless `--device` says otherwise."""
 
 
 def first_call(arguments: argparse.Namespace, table: Table) -> None:
@@ -182,9 +185,9 @@ def memory(arguments: argparse.Namespace, table: Table) -> None:
 
 
 def kernels(arguments: argparse.Namespace, table: Table) -> None:
-    """Single kernels on a GPU beside eager and torch.compile."""
-    cases = arguments.case or list(KERNEL_CASES)
-    fill(table, *kernel_table(cases, arguments.rounds, arguments.jobs))
+    """Single kernels beside eager and torch.compile."""
+    cases = arguments.case or list(KERNEL_SETS[arguments.device])
+    fill(table, *kernel_table(cases, arguments.rounds, arguments.jobs, arguments.device))
 
 
 def gemm(arguments: argparse.Namespace, table: Table) -> None:
@@ -231,11 +234,12 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
-    names = (*CASES, *GPU_CASES, *KERNEL_CASES, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
+    kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
+    names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
     parser.add_argument("--case", action="append", choices=names)
     parser.add_argument("--candidate", action="append", choices=GEMM_CANDIDATES, help="of gemm")
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--mode", help="of first-call: max-autotune-no-cudagraphs, for example")
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
     parser.add_argument("--jobs", type=int, default=4, help="processes at once, but for the timing")
@@ -244,6 +248,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=30, help="turns of each candidate")
     arguments = parser.parse_args()
+    arguments.device = arguments.device or ("cuda" if arguments.what in OF_GPUS else "cpu")
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")
     commands[arguments.what](arguments, table)
     Console(width=160 if arguments.what == "gemm" else 120).print(table)

@@ -34,23 +34,28 @@ class KernelCase:
     bytes: int | None = None
 
 
-def _randn(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[str], torch.Tensor]:
+def randn(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[str], torch.Tensor]:
+    """Normal numbers."""
     return lambda device: torch.randn(shape, device=device, dtype=dtype)
 
 
-def _ints(high: int, *shape: int) -> Callable[[str], torch.Tensor]:
+def ints(high: int, *shape: int) -> Callable[[str], torch.Tensor]:
+    """int64 numbers below `high`."""
     return lambda device: torch.randint(0, high, shape, device=device)
 
 
-def _rows_last(*shape: int) -> Callable[[str], torch.Tensor]:
+def rows_last(*shape: int) -> Callable[[str], torch.Tensor]:
+    """Normal numbers in channels-last order."""
     return lambda device: torch.randn(shape, device=device).to(memory_format=torch.channels_last)
 
 
-def _args(*makers: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+def args(*makers: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """The arguments that these make on a device."""
     return lambda device: tuple(make(device) for make in makers)
 
 
-def _list(count: int, *shape: int) -> Callable[[str], list[torch.Tensor]]:
+def lists(count: int, *shape: int) -> Callable[[str], list[torch.Tensor]]:
+    """Tensors of one shape."""
     return lambda device: [torch.randn(shape, device=device) for _ in range(count)]
 
 
@@ -117,141 +122,141 @@ def bilinear(x: torch.Tensor) -> torch.Tensor:
     return F.interpolate(x, scale_factor=2, mode="bilinear")
 
 
-def _scatter(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def index_add(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Rows added where an index says."""
     return torch.index_add(x, 0, index, source)
 
 
-def _dropout_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def dropout_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Dropout and a residual."""
     return F.dropout(x, 0.1) + y
 
 
 KERNEL_CASES: dict[str, KernelCase] = {
     # Pointwise
-    "gelu_mul": KernelCase(gelu_mul, _args(_randn(1 << 25), _randn(1 << 25))),
-    "gelu_mul_odd": KernelCase(gelu_mul, _args(_randn(33_554_467), _randn(33_554_467))),
+    "gelu_mul": KernelCase(gelu_mul, args(randn(1 << 25), randn(1 << 25))),
+    "gelu_mul_odd": KernelCase(gelu_mul, args(randn(33_554_467), randn(33_554_467))),
     "swiglu_bf16": KernelCase(
-        swiglu, _args(_randn(8192, 11008, dtype=HALF), _randn(8192, 11008, dtype=HALF))
+        swiglu, args(randn(8192, 11008, dtype=HALF), randn(8192, 11008, dtype=HALF))
     ),
-    "bias_rows_odd": KernelCase(
-        lambda x, b: F.relu(x + b), _args(_randn(8191, 4097), _randn(4097))
-    ),
+    "bias_rows_odd": KernelCase(lambda x, b: F.relu(x + b), args(randn(8191, 4097), randn(4097))),
     "cast_fp8": KernelCase(
-        lambda x: (x * 2).to(torch.float8_e4m3fn), _args(_randn(16384, 4096, dtype=HALF))
+        lambda x: (x * 2).to(torch.float8_e4m3fn), args(randn(16384, 4096, dtype=HALF))
     ),
     "rotary_bf16": KernelCase(
         rotary,
-        _args(
-            _randn(8, 32, 2048, 128, dtype=HALF),
-            _randn(2048, 128, dtype=HALF),
-            _randn(2048, 128, dtype=HALF),
+        args(
+            randn(8, 32, 2048, 128, dtype=HALF),
+            randn(2048, 128, dtype=HALF),
+            randn(2048, 128, dtype=HALF),
         ),
     ),
-    "dropout_add": KernelCase(_dropout_add, _args(_randn(1 << 25), _randn(1 << 25))),
+    "dropout_add": KernelCase(dropout_add, args(randn(1 << 25), randn(1 << 25))),
     "adam": KernelCase(
-        adam, _args(*(_list(50, 1024, 513) for _ in range(4))), bytes=50 * 1024 * 513 * 4 * 7
+        adam, args(*(lists(50, 1024, 513) for _ in range(4))), bytes=50 * 1024 * 513 * 4 * 7
     ),
     # Layout
-    "transpose": KernelCase(lambda x: x.t().contiguous() + 1, _args(_randn(8192, 8192))),
+    "transpose": KernelCase(lambda x: x.t().contiguous() + 1, args(randn(8192, 8192))),
     "to_channels_last": KernelCase(
         lambda x: (x * 2).contiguous(memory_format=torch.channels_last),
-        _args(_randn(32, 64, 128, 128)),
+        args(randn(32, 64, 128, 128)),
     ),
     "cat": KernelCase(
         lambda a, b, c: torch.cat([a.relu(), b * 2, c], 1),
-        _args(_randn(4096, 2048), _randn(4096, 1000), _randn(4096, 3001)),
+        args(randn(4096, 2048), randn(4096, 1000), randn(4096, 3001)),
     ),
     # Reductions
-    "sum": KernelCase(lambda x: (x * x).sum(), _args(_randn(1 << 26))),
-    "mean_var": KernelCase(lambda x: (x.mean(), x.var()), _args(_randn(1 << 26))),
-    "row_sum_odd": KernelCase(lambda x: x.exp().sum(-1), _args(_randn(16384, 4099))),
-    "column_sum": KernelCase(lambda x: x.sum(0), _args(_randn(65536, 1024))),
-    "argmax": KernelCase(lambda x: x.argmax(-1), _args(_randn(2048, 32000))),
-    "softmax": KernelCase(lambda x: x.softmax(-1), _args(_randn(65536, 1024))),
-    "softmax_bf16_odd": KernelCase(lambda x: x.softmax(-1), _args(_randn(32768, 1531, dtype=HALF))),
-    "softmax_32k": KernelCase(lambda x: x.softmax(-1), _args(_randn(2048, 32768))),
+    "sum": KernelCase(lambda x: (x * x).sum(), args(randn(1 << 26))),
+    "mean_var": KernelCase(lambda x: (x.mean(), x.var()), args(randn(1 << 26))),
+    "row_sum_odd": KernelCase(lambda x: x.exp().sum(-1), args(randn(16384, 4099))),
+    "column_sum": KernelCase(lambda x: x.sum(0), args(randn(65536, 1024))),
+    "argmax": KernelCase(lambda x: x.argmax(-1), args(randn(2048, 32000))),
+    "softmax": KernelCase(lambda x: x.softmax(-1), args(randn(65536, 1024))),
+    "softmax_bf16_odd": KernelCase(lambda x: x.softmax(-1), args(randn(32768, 1531, dtype=HALF))),
+    "softmax_32k": KernelCase(lambda x: x.softmax(-1), args(randn(2048, 32768))),
     "log_softmax_256k": KernelCase(
-        lambda x: x.log_softmax(-1), _args(_randn(256, 262144, dtype=HALF))
+        lambda x: x.log_softmax(-1), args(randn(256, 262144, dtype=HALF))
     ),
-    "logsumexp_columns": KernelCase(lambda x: x.logsumexp(0), _args(_randn(4096, 16384))),
+    "logsumexp_columns": KernelCase(lambda x: x.logsumexp(0), args(randn(4096, 16384))),
     "cross_entropy": KernelCase(
-        lambda x, y: F.cross_entropy(x, y), _args(_randn(2048, 50257), _ints(50257, 2048))
+        lambda x, y: F.cross_entropy(x, y), args(randn(2048, 50257), ints(50257, 2048))
     ),
     "cross_entropy_training": KernelCase(
         lambda x, y: F.cross_entropy(x, y),
-        _args(_randn(2048, 50257), _ints(50257, 2048)),
+        args(randn(2048, 50257), ints(50257, 2048)),
         training=True,
         bytes=3 * 2048 * 50257 * 4,
     ),
-    "quantize_int8": KernelCase(quantize_rows, _args(_randn(16384, 4096, dtype=HALF))),
+    "quantize_int8": KernelCase(quantize_rows, args(randn(16384, 4096, dtype=HALF))),
     # Norms
     "layer_norm_bf16": KernelCase(
         layer_norm,
-        _args(_randn(32768, 1024, dtype=HALF), _randn(1024, dtype=HALF), _randn(1024, dtype=HALF)),
+        args(randn(32768, 1024, dtype=HALF), randn(1024, dtype=HALF), randn(1024, dtype=HALF)),
     ),
     "layer_norm_training": KernelCase(
-        layer_norm, _args(_randn(16384, 1024), _randn(1024), _randn(1024)), training=True
+        layer_norm, args(randn(16384, 1024), randn(1024), randn(1024)), training=True
     ),
     "rms_norm_bf16": KernelCase(
-        rms_norm, _args(_randn(16384, 4096, dtype=HALF), _randn(4096, dtype=HALF))
+        rms_norm, args(randn(16384, 4096, dtype=HALF), randn(4096, dtype=HALF))
     ),
     "rms_norm_training": KernelCase(
         rms_norm,
-        _args(_randn(8192, 4096, dtype=HALF), _randn(4096, dtype=HALF)),
+        args(randn(8192, 4096, dtype=HALF), randn(4096, dtype=HALF)),
         training=True,
     ),
     "group_norm_silu": KernelCase(
-        group_norm_silu, _args(_randn(16, 320, 64, 64), _randn(320), _randn(320))
+        group_norm_silu, args(randn(16, 320, 64, 64), randn(320), randn(320))
     ),
     "batch_norm_training": KernelCase(
-        batch_norm_relu, _args(_randn(64, 128, 56, 56), _randn(128), _randn(128)), training=True
+        batch_norm_relu, args(randn(64, 128, 56, 56), randn(128), randn(128)), training=True
     ),
     "batch_norm_channels_last": KernelCase(
-        batch_norm_relu, _args(_rows_last(64, 128, 56, 56), _randn(128), _randn(128))
+        batch_norm_relu, args(rows_last(64, 128, 56, 56), randn(128), randn(128))
     ),
-    "instance_norm": KernelCase(lambda x: F.instance_norm(x), _args(_randn(32, 64, 128, 128))),
+    "instance_norm": KernelCase(lambda x: F.instance_norm(x), args(randn(32, 64, 128, 128))),
     # Scans and sorts
-    "cumsum_rows": KernelCase(lambda x: x.cumsum(-1), _args(_randn(16384, 4096))),
-    "cumsum_columns": KernelCase(lambda x: x.cumsum(0), _args(_randn(4096, 16384))),
-    "cumsum_flat": KernelCase(lambda x: x.cumsum(0), _args(_randn(1 << 25))),
-    "topk": KernelCase(lambda x: x.topk(8, -1), _args(_randn(65536, 128))),
-    "sort": KernelCase(lambda x: x.sort(-1), _args(_randn(32768, 256))),
+    "cumsum_rows": KernelCase(lambda x: x.cumsum(-1), args(randn(16384, 4096))),
+    "cumsum_columns": KernelCase(lambda x: x.cumsum(0), args(randn(4096, 16384))),
+    "cumsum_flat": KernelCase(lambda x: x.cumsum(0), args(randn(1 << 25))),
+    "topk": KernelCase(lambda x: x.topk(8, -1), args(randn(65536, 128))),
+    "sort": KernelCase(lambda x: x.sort(-1), args(randn(32768, 256))),
     # Windows
-    "max_pool": KernelCase(lambda x: F.max_pool2d(x, 3, 2, 1), _args(_randn(64, 64, 112, 112))),
+    "max_pool": KernelCase(lambda x: F.max_pool2d(x, 3, 2, 1), args(randn(64, 64, 112, 112))),
     "max_pool_training": KernelCase(
-        lambda x: F.max_pool2d(x, 3, 2, 1), _args(_randn(64, 64, 112, 112)), training=True
+        lambda x: F.max_pool2d(x, 3, 2, 1), args(randn(64, 64, 112, 112)), training=True
     ),
-    "avg_pool": KernelCase(lambda x: F.avg_pool2d(x, 2), _args(_randn(64, 64, 112, 112))),
+    "avg_pool": KernelCase(lambda x: F.avg_pool2d(x, 2), args(randn(64, 64, 112, 112))),
     "adaptive_pool": KernelCase(
-        lambda x: F.adaptive_avg_pool2d(x, 7), _args(_randn(64, 512, 30, 30))
+        lambda x: F.adaptive_avg_pool2d(x, 7), args(randn(64, 512, 30, 30))
     ),
-    "bilinear": KernelCase(bilinear, _args(_randn(16, 64, 128, 128))),
-    "bilinear_training": KernelCase(bilinear, _args(_randn(16, 64, 128, 128)), training=True),
+    "bilinear": KernelCase(bilinear, args(randn(16, 64, 128, 128))),
+    "bilinear_training": KernelCase(bilinear, args(randn(16, 64, 128, 128)), training=True),
     "bicubic": KernelCase(
-        lambda x: F.interpolate(x, size=(300, 300), mode="bicubic"), _args(_randn(8, 16, 200, 200))
+        lambda x: F.interpolate(x, size=(300, 300), mode="bicubic"), args(randn(8, 16, 200, 200))
     ),
     "grid_sample": KernelCase(
         lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False),
-        _args(_randn(16, 32, 128, 128), _randn(16, 128, 128, 2)),
+        args(randn(16, 32, 128, 128), randn(16, 128, 128, 2)),
     ),
     # Gathers and scatters
     "embedding_bf16": KernelCase(
         lambda w, i: F.embedding(i, w) * math.sqrt(2),
-        _args(_randn(50257, 1024, dtype=HALF), _ints(50257, 32768)),
+        args(randn(50257, 1024, dtype=HALF), ints(50257, 32768)),
         bytes=2 * 32768 * 1024 * 2,
     ),
     "embedding_training": KernelCase(
         lambda w, i: F.embedding(i, w),
-        _args(_randn(50257, 768), _ints(50257, 16384)),
+        args(randn(50257, 768), ints(50257, 16384)),
         training=True,
         bytes=(3 * 16384 + 50257) * 768 * 4,
     ),
     "index_add": KernelCase(
-        _scatter,
-        _args(_randn(20000, 512), _ints(20000, 65536), _randn(65536, 512)),
+        index_add,
+        args(randn(20000, 512), ints(20000, 65536), randn(65536, 512)),
         bytes=(2 * 20000 + 65536) * 512 * 4,
     ),
     "gather": KernelCase(
-        lambda x, i: x.gather(-1, i) * 2, _args(_randn(16384, 1024), _ints(1024, 16384, 512))
+        lambda x, i: x.gather(-1, i) * 2, args(randn(16384, 1024), ints(1024, 16384, 512))
     ),
     # Attention by functions: as many bytes as queries, keys, values and results
     **{name: KernelCase(*case) for name, case in FLEX_CASES.items()},

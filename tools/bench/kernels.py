@@ -1,9 +1,10 @@
-"""Single kernels on a GPU: device time beside eager and torch.compile, and the share of the
-bandwidth of a plain copy.
+"""Single kernels: time beside eager and torch.compile, and the share of the bandwidth of a plain
+copy.
 
-Each run of a candidate follows a write that clears the L2 cache, which also hides the host's time
-of the launch. `python -m tools.bench.kernels CASE...` times some cases in this process, JSON on
-stdout, a line a case.
+On a GPU it is the device's time: each run of a candidate follows a write that clears the L2 cache,
+which also hides the host's time of the launch. On a CPU it is the time of a call, in turn with a
+copy of as many bytes between two given tensors. `python -m tools.bench.kernels DEVICE ROUNDS
+CASE...` times some cases in this process, JSON on stdout, a line a case.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tools.bench.cpu_kernel_cases import CPU_KERNEL_CASES
 from tools.bench.kernel_cases import KERNEL_CASES
+from tools.bench.timing import interleave
 from tools.checks.command import ROOT
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from tools.bench.kernel_cases import KernelCase
 
 CANDIDATES = ("eager", "flambeau", "torch")
+CASES = {"cuda": KERNEL_CASES, "cpu": CPU_KERNEL_CASES}
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -96,13 +100,24 @@ def warm(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
     return {}
 
 
-def measure(name: str, rounds: int) -> dict[str, Any]:
+def host_seconds(
+    calls: dict[str, Callable[[], object]], rounds: int, size: int
+) -> dict[str, float]:
+    """Median seconds of a call of each candidate, and of a copy of half as many bytes, in turn."""
+    source = torch.randint(0, 256, (max(1, size // 2),), dtype=torch.uint8)
+    target = torch.empty_like(source)
+    turns = calls | {"copy": lambda: target.copy_(source)}
+    return interleave(turns, device="cpu", rounds=rounds, target=0.01)
+
+
+def measure(name: str, rounds: int, device: str) -> dict[str, Any]:
     """Seconds of each candidate and the bytes that a call moves at least."""
     import flambeau
 
-    case = KERNEL_CASES[name]
+    case = CASES[device][name]
     torch.manual_seed(0)
-    arguments = case.inputs("cuda")
+    arguments = case.inputs(device)
+    size = least_bytes(case, arguments)
     with torch.set_grad_enabled(case.training):
         functions = {
             "eager": case.function,
@@ -110,8 +125,13 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
             "torch": torch.compile(case.function),
         }
         calls = {key: call_of(case, each, arguments) for key, each in functions.items()}
-        seconds = device_seconds(calls, rounds) if rounds else warm(calls)
-    return {"case": name, "seconds": seconds, "bytes": least_bytes(case, arguments)}
+        if not rounds:
+            seconds = warm(calls)
+        elif device == "cpu":
+            seconds = host_seconds(calls, rounds, size)
+        else:
+            seconds = device_seconds(calls, rounds)
+    return {"case": name, "seconds": seconds, "bytes": size}
 
 
 def copy_bandwidth() -> float:
@@ -122,42 +142,43 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() / seconds
 
 
-def in_process(cases: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+def in_process(cases: Sequence[str], rounds: int, device: str) -> list[dict[str, Any]]:
     """`measure` of some cases in one fresh process; those that fail are printed and left out."""
-    command = [sys.executable, "-m", "tools.bench.kernels", str(rounds), *cases]
+    command = [sys.executable, "-m", "tools.bench.kernels", device, str(rounds), *cases]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0 or '"error"' in done.stdout:
         print(done.stderr[-400:], file=sys.stderr)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def fill_caches(cases: Sequence[str], jobs: int) -> None:
+def fill_caches(cases: Sequence[str], jobs: int, device: str) -> None:
     """Compile every case once, in `jobs` processes."""
     parts = [cases[start::jobs] for start in range(jobs)]
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        list(pool.map(lambda part: in_process(part, 0), filter(None, parts)))
+        list(pool.map(lambda part: in_process(part, 0, device), filter(None, parts)))
 
 
-def kernel_table(cases: Sequence[str], rounds: int, jobs: int) -> tuple[list[str], list[list[str]]]:
+def kernel_table(
+    cases: Sequence[str], rounds: int, jobs: int, device: str = "cuda"
+) -> tuple[list[str], list[list[str]]]:
     """Compile everything in `jobs` processes (0: it is compiled); then time it all in one."""
-    fill_caches(cases, jobs)
-    bandwidth = copy_bandwidth()
+    fill_caches(cases, jobs, device)
+    bandwidth = copy_bandwidth() if device == "cuda" else 0.0
     rows, ratios = [], []
-    for result in in_process(cases, rounds):
+    for result in in_process(cases, rounds, device):
         seconds = result.get("seconds")
         if not seconds:
             rows.append([result["case"], result.get("error", "")[:60], *[""] * 5])
             continue
         ratios.append(seconds["flambeau"] / seconds["torch"])
-        share = result["bytes"] / seconds["flambeau"] / bandwidth
-        theirs = result["bytes"] / seconds["torch"] / bandwidth
+        copy = seconds["copy"] if device == "cpu" else result["bytes"] / bandwidth
         rows.append(
             [
                 result["case"],
                 *(f"{seconds[name] * 1e6:.1f}" for name in CANDIDATES),
                 f"{ratios[-1]:.2f}",
-                f"{share:.2f}",
-                f"{theirs:.2f}",
+                f"{copy / seconds['flambeau']:.2f}",
+                f"{copy / seconds['torch']:.2f}",
             ]
         )
     if ratios:
@@ -169,9 +190,10 @@ def kernel_table(cases: Sequence[str], rounds: int, jobs: int) -> tuple[list[str
 
 def main() -> None:
     """Time some cases in this process."""
-    for name in sys.argv[2:]:
+    device, rounds, *cases = sys.argv[1:]
+    for name in cases:
         try:
-            result = measure(name, int(sys.argv[1]))
+            result = measure(name, int(rounds), device)
         except Exception as error:
             result = {"case": name, "error": f"{type(error).__name__}: {error}"}
         torch.cuda.empty_cache()

@@ -8,6 +8,7 @@
  * An Executor is immutable once made; what a call needs stands on that call's C stack, so any number of threads may call it.
  */
 #include "dispatch.h"
+#include "large_memory.h"
 #include "warnings.h"
 
 #include <stdlib.h>
@@ -441,7 +442,7 @@ static int run_code(Call *call)
             case OP_ALLOCATE: {
                 const int64_t *sizes = call->values + pc[5];
                 Handle made = NULL;
-                if (torch_api.empty_strided(pc[4], sizes, sizes + pc[4], (int32_t)pc[1], (int32_t)pc[2], (int32_t)pc[3], &made)) {
+                if (new_tensor(pc[4], sizes, (int32_t)pc[1], (int32_t)pc[2], (int32_t)pc[3], &made)) {
                     take_gil(call);
                     if (executor_allocate_again(pc[4], sizes, pc[1], pc[2], pc[3], &made)) return -1;
                 }
@@ -450,14 +451,13 @@ static int run_code(Call *call)
                 break;
             }
             case OP_RAW: {
-                const int64_t nbytes = call->values[pc[1]];
+                const int64_t bytes[2] = {call->values[pc[1]], 1};
+                Handle made = NULL;
                 void *memory = NULL;
-                if (posix_memalign(&memory, 64, nbytes > 0 ? (size_t)nbytes : 1)) {
-                    take_gil(call);
-                    PyErr_NoMemory();
-                    return -1;
-                }
-                slots[pc[0]] = (Slot){.data = memory, .hold = HOLD_RAW};
+                if (bytes[0] >= LARGE_ELEMENTS ? large_memory_new(1, bytes, 0 /* uint8 */, &made)
+                                               : posix_memalign(&memory, 64, bytes[0] > 0 ? (size_t)bytes[0] : 1))
+                    return take_gil(call), PyErr_NoMemory(), -1;
+                slots[pc[0]] = (Slot){.handle = made, .data = memory, .hold = made != NULL ? HOLD_HANDLE : HOLD_RAW};
                 pc += 2;
                 break;
             }

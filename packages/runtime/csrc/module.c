@@ -1,4 +1,5 @@
 /* flambeau_runtime._core: the executor and what it needs of the dynamic linker. */
+#include "large_memory.h"
 #include "recording.h"
 
 #include <dlfcn.h>
@@ -104,6 +105,12 @@ static PyObject *captured_word(PyObject *module, PyObject *args)
     return Py_BuildValue("(NN)", PyLong_FromVoidPtr(nodes[0]), PyLong_FromVoidPtr(nodes[1]));
 }
 
+static PyObject *release_memory(PyObject *module, PyObject *unused)
+{
+    large_memory_release();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "init(libtorch, libc10, libtorch_python, sample, cdata, storage, below_keys, Tensor, is_inference, inference_mode): find and test torch's C interface."},
     {"open_library", open_library, METH_VARARGS, "open_library(path) -> handle; a library once opened stays."},
@@ -115,6 +122,7 @@ static PyMethodDef methods[] = {
      "dispatcher() -> (usable, silent): whether operators can be called without Python objects, and whether torch prints nothing "
      "where such a call fails."},
     {"use_count", use_count, METH_O, "use_count(tensor) -> how many tensors and storages share its memory; None if unknown."},
+    {"release_memory", release_memory, METH_NOARGS, "release_memory(): let go of memory of large results that is kept for further calls."},
     {"is_capturing", is_capturing, METH_O, "is_capturing(stream) -> whether a stream is being captured into a CUDA graph."},
     {"begin_capture", begin_capture, METH_O, "begin_capture(stream): take down what this thread launches there."},
     {"end_capture", end_capture, METH_O, "end_capture(stream) -> CapturedGraph"},

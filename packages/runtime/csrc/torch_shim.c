@@ -115,6 +115,8 @@ int torch_api_init(const char *libtorch, const char *libc10, const char *libpyth
         return -1;
     void *what = dlsym(torch, "torch_exception_get_what_without_backtrace");
     memcpy(&api.exception_what, &what, sizeof what);
+    void *storage_size = dlsym(torch, "aoti_torch_get_storage_size");
+    memcpy(&api.get_storage_size, &storage_size, sizeof storage_size);
     void *buffer = dlsym(py, "_ZN5torch16PyWarningHandlerC1Ev"), *destroy = dlsym(py, "_ZN5torch16PyWarningHandlerD1Ev");
     if (buffer != NULL && destroy != NULL) {
         memcpy(&api.buffer_warnings, &buffer, sizeof buffer);

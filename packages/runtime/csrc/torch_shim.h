@@ -22,6 +22,7 @@ typedef struct {
     int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
     int32_t (*reinterpret)(Handle, int64_t, const int64_t *, const int64_t *, int64_t, Handle *);
     int32_t (*delete_tensor)(Handle);
+    int32_t (*get_storage_size)(Handle, int64_t *); /* in bytes; may be NULL */
     const char *(*exception_what)(void); /* may be NULL: failures are then printed on standard error */
 
     /* C++ symbols, by their mangled names.  The guard takes its key set in a register: it is one 64-bit word. */

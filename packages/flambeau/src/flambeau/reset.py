@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flambeau_capture import state_of
 from flambeau_prims.fork_safety import fork_safe_lock
+from flambeau_runtime import release_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,11 @@ def remember(compiled: Callable[..., Any]) -> None:
 
 
 def reset() -> None:
-    """Drop every compiled entry of all that `compile` has returned; next calls recompile."""
+    """Drop every compiled entry of all that `compile` has returned; next calls recompile. Memory
+    that is kept for large results of further calls is given back.
+    """
     with _LOCK:
         states = list(_LIVE)
     for state in states:
         state.reset()
+    release_memory()

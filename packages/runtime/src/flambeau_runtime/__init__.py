@@ -16,6 +16,7 @@ from flambeau_runtime.environment_errors import (
 )
 from flambeau_runtime.executor import load
 from flambeau_runtime.graph_launch import describe_launch
+from flambeau_runtime.large_memory import release_memory
 from flambeau_runtime.options import RuntimeOptions, default_cache_dir
 from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import Program
@@ -26,4 +27,5 @@ __all__ = [
     "EnvironmentProblem", "KernelNotLoadable", "Program", "ProgramError", "RuntimeOptions",
     "SanitizerNotLoaded", "__version__", "check_arguments", "check_program", "default_cache_dir",
     "describe_launch", "format_program", "load", "output_code", "recording_cache_use",
+    "release_memory",
 ]  # fmt: skip
