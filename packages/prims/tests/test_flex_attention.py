@@ -21,7 +21,7 @@ from flambeau_prims.graph import Graph
 from flambeau_prims.spec import spec_of
 from flambeau_prims.tracer import Tracer
 
-NO_BLOCKS = ([], [], 128, 128)
+NO_BLOCKS = ([], [], 128, 128, "")
 
 
 def attend(query: Any, key: Any, value: Any, slope: Any) -> Any:

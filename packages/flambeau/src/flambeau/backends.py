@@ -44,7 +44,7 @@ from flambeau_autograd.reasons import RecordedWrite
 from flambeau_capture.graphs.check import check_captured_graph
 from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
-from flambeau_prims.unsupported import Unsupported
+from flambeau_prims.unsupported import InvalidOption, Unsupported
 from flambeau_runtime import (
     EnvironmentProblem,
     describe_launch,
@@ -275,6 +275,8 @@ def _through_autograd(
             if isinstance(unsupported, RecordedWrite) and can_be_cut(gm):
                 return split(gm, graph_report, unsupported.nodes)
             graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
+        except InvalidOption:
+            raise
         except EnvironmentProblem as problem:
             if context.options.environment.check:
                 raise

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.attention_options import KernelOptions
 from flambeau_inductor.indexing.expressions import symbol
 from flambeau_inductor.ir import format_statement
 
@@ -28,9 +29,6 @@ SCORES, GRADIENTS = "scores", "gradients"
 LONGEST = 1 << 24
 """Positions below this are computed with in 32 bits; symbolic lengths are guarded to be."""
 AXES = tuple(symbol(name) for name in ("i0", "i1", "i2", "r0"))
-FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENTS = (
-    "forward", "query_gradient", "key_value_gradients",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +85,7 @@ class Attention:
     visible: str | None
     gradient: str | None = None
     parts: int = 1
+    options: KernelOptions = field(default_factory=KernelOptions)
 
     def operand(self, role: str) -> Operand:
         """The operand or result of a role."""

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
-from flambeau_inductor.graph_passes.fuse_attention import attention_groups, fuse_attention
+from flambeau_inductor.graph_passes.fuse_attention import (
+    attention_groups,
+    fuse_attention,
+    options_without_effect,
+)
 from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
@@ -44,6 +48,9 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
         Refusal("products and softmax", "attention in one kernel", reason)
         for _, reason in attention_groups(graph)
         if reason is not None
+    ] + [
+        Refusal("attention in one kernel", f"kernel_options[{name!r}]", reason)
+        for name, reason in options_without_effect(graph)
     ]
     lowered = lower_graph(run_passes(graph, options, GRAPH_PASSES), options)
     # Before fusion, which would make one kernel of an update and the copy back.

@@ -36,6 +36,8 @@ class AttentionCase:
     scale: float = 0.3
     backward: bool = True
     of_captured: bool = False
+    options: str = ""
+    wanted: tuple[int, ...] = (0, 1, 2)
 
     def positions(self) -> list[Tensor]:
         """Batch, head, query and key of each score."""
@@ -70,7 +72,7 @@ class AttentionCase:
                  else spec_of(one) for one in self.inputs()]  # fmt: skip
         with FunctionTable(tracer.device), tracer:
             fakes = [
-                tracer.fake(spec, requires_grad=self.backward and at < 3)
+                tracer.fake(spec, requires_grad=self.backward and at in self.wanted)
                 for at, spec in enumerate(specs)
             ]
             results = self.run(fakes, torch.device(device))
@@ -83,7 +85,7 @@ class AttentionCase:
         if self.of_captured:
             captured = [one.requires_grad_() for one in captured]
         half = len(tables) // 2
-        blocks = (tables[:half], tables[half:], self.block or 128, self.block or 128)
+        blocks = (tables[:half], tables[half:], self.block or 128, self.block or 128, self.options)
         scores = flex_scores(query, key, self.scale, *blocks)
         places = [
             torch.arange(size, device=device).view([-1 if d == dim else 1 for d in range(4)])
@@ -94,7 +96,7 @@ class AttentionCase:
         out, lse, most = flex_attend(changed.expand(scores.shape), seen, query, value, *blocks)
         if not self.backward:
             return [out, lse, most]
-        wanted = [query, key, value]
+        wanted = [inputs[at] for at in self.wanted]
         if self.of_captured:
             wanted += captured
         return [out, lse, *torch.autograd.grad(out, wanted, dout)]
@@ -177,6 +179,17 @@ def attention_cases() -> Iterator[AttentionCase]:
     gaps = [x[..., ::2] for x in tensors(1, 2, 2, 40, 40, 32, 32)]
     yield case("gaps", plain, causal, gaps)
     yield case("inference", relative, late, tensors(1, 2, 2, 40, 40, 16, 16), backward=False)
+    for wanted in ((0,), (1,), (2,), (0, 2), (1, 2)):
+        some = tensors(1, 2, 1, 33, 40, 16, 24)
+        yield case(f"gradients {wanted}", relative, causal, some, wanted=wanted)
+    for options in (
+        "BLOCK_M=32;BLOCK_N=16;bwd_BLOCK_M1=16;bwd_BLOCK_N2=32;num_warps=2;num_stages=1",
+        "PRESCALE_QK=True;BLOCKS_ARE_CONTIGUOUS=True;FORCE_USE_FLEX_ATTENTION=True",
+        "ROWS_GUARANTEED_SAFE=True;SPLIT_KV=3;FLOAT32_PRECISION='ieee'",
+    ):
+        yield case(
+            options, relative, causal, tensors(1, 2, 1, 96, 96, 16, 16), block=32, options=options
+        )
     yield case("negative scale", plain, causal, tensors(1, 2, 2, 40, 40, 16, 16), scale=-0.5)
 
 

@@ -28,6 +28,7 @@ from flambeau_inductor.codegen.triton import flex_attention, ops, source_writer
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
 from flambeau_prims.evaluate import run_graph
+from flambeau_prims.unsupported import InvalidOption
 from flambeau_runtime import load
 from flambeau_runtime import program as rt
 
@@ -72,8 +73,9 @@ def difference(case: AttentionCase) -> str | None:
     got = run_program(program, inputs)
     expected = run_graph(case.graph("cpu"), inputs)
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
-    exact = case.run([x.requires_grad_(case.backward and n < 3) for n, x in enumerate(wide)],
-                     torch.device("cpu"))  # fmt: skip
+    for at in case.wanted if case.backward else ():
+        wide[at].requires_grad_()
+    exact = case.run(wide, torch.device("cpu"))
     for one, other in zip(got, expected, strict=True):
         if (one.shape, one.dtype, one.stride()) != (other.shape, other.dtype, other.stride()):
             return f"{one.shape} {one.dtype} {one.stride()}, not {other.shape} {other.stride()}"
@@ -120,7 +122,10 @@ def test_no_tensor_of_scores_is_stored(case: AttentionCase) -> None:
             case.tensors[1].shape[2],
         ), one
     launched = [step.kernel for step in program.steps if isinstance(step, rt.Launch)]
-    forms = ["forward"] + ["query_gradient", "key_value_gradients"] * case.backward
+    forms = ["forward"]
+    if case.backward:
+        forms += ["query_gradient"] * (0 in case.wanted)
+        forms += ["key_value_gradients"] * bool({1, 2} & set(case.wanted))
     assert sum("attention" in name for name in launched) == len(forms)
     for form in forms:
         assert any(f"attention_{form}" in name for name in launched)
@@ -188,3 +193,22 @@ def test_compiles_for_sm_90(name: str) -> None:
         if "attention" in kernel.name:
             source = program.sources[kernel.source].text
             assert build_cubin(source, kernel.name, kernel.meta, 90).image.startswith(b"\x7fELF")
+
+
+def test_kernel_options_choose_tiles_or_are_refused() -> None:
+    (case,) = [one for one in CASES if one.options.startswith("BLOCK_M=32")]
+    program = compile_graph(case.graph("cuda"), CHECKED)
+    metas = {one.name: one.meta for one in program.kernels if "attention" in one.name}
+    assert all(meta["num_warps"] == 2 and meta["num_stages"] == 1 for meta in metas.values())
+    texts = {one.name: program.sources[one.source].text for one in program.kernels}
+    (forward,) = [text for name, text in texts.items() if "forward" in name]
+    assert "x = block * 32 + tl.arange(0, 32)" in forward and "tl.arange(0, 16)" in forward
+    for options, message in (
+        ("BLOCK_M=64", "do not divide"),
+        ("BACKEND='FLASH'", "FLASH"),
+        ("BLOCK_N=24", "power of two"),
+    ):
+        with pytest.raises(InvalidOption, match=message):
+            compile_graph(replace(case, options=options).graph("cuda"), CHECKED)
+    with pytest.warns(UserWarning, match="USE_TMA"):
+        compile_graph(replace(case, options="USE_TMA=True").graph("cuda"), CHECKED)

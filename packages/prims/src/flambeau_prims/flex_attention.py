@@ -16,7 +16,8 @@ that shape; called on real tensors, each computes its result in plain eager PyTo
 
 `rows` and `columns` hold the tensors of a BlockMask by blocks of queries and of keys: counts and
 indices of the partial blocks, then of the full ones, if there are such; empty for no BlockMask.
-Blocks that they do not list may be taken for invisible.
+Blocks that they do not list may be taken for invisible. `options` are the program's
+`kernel_options`, for a compiler that makes kernels: "BLOCK_M=64;num_warps=8".
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flambeau_prims.graph import Graph, Value
+    from flambeau_prims.graph import Graph, Node, Value
     from flambeau_prims.spec import Size
 
-_BLOCKS = "Tensor[] rows, Tensor[] columns, int query_block, int key_block"
+_BLOCKS = "Tensor[] rows, Tensor[] columns, int query_block, int key_block, str options"
 
 _LIBRARY = torch.library.Library("flambeau", "FRAGMENT")  # type: ignore[no-untyped-call]
 _SCHEMAS = f"""
@@ -76,6 +77,14 @@ READERS = {
     flex_value_gradient: (0, 1), flex_query_gradient: (0,), flex_key_gradient: (0,),
 }  # fmt: skip
 """The operators that read tensors of scores, with the positions of those arguments."""
+
+
+def blocks_of(call: Node) -> Sequence[Any]:
+    """The arguments of a call that say which blocks are computed: `rows`, `columns`, the sizes of
+    a block, `options`.
+    """
+    start = next(at for at, arg in enumerate(call.args) if isinstance(arg, (list, tuple)))
+    return call.args[start : start + 5]
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
@@ -296,7 +305,7 @@ class _Scores(torch.autograd.Function):
             left = flex_query_gradient(slopes, key, query, ctx.scale, *ctx.blocks)
         if ctx.needs_input_grad[1]:
             right = flex_key_gradient(slopes, query, key, ctx.scale, *ctx.blocks)
-        return left, right, None, None, None, None, None
+        return left, right, *[None] * (1 + len(ctx.blocks))
 
 
 class _Attend(torch.autograd.Function):
@@ -324,7 +333,7 @@ class _Attend(torch.autograd.Function):
             slopes = flex_slopes(scores, visible, lse, delta, dout, value)
         if ctx.needs_input_grad[3]:
             gradient = flex_value_gradient(scores, visible, lse, dout, value, *ctx.blocks)
-        return slopes, None, None, gradient, None, None, None, None
+        return slopes, None, None, gradient, *[None] * len(ctx.blocks)
 
 
 _LIBRARY.impl("flex_scores", lambda *args: _Scores.apply(*args), "Autograd")  # type: ignore[no-untyped-call]

@@ -104,3 +104,9 @@ class NoCodeGenerator(Unsupported):
 
     reason = "no-code-generator"
     hint = "none needed on meta; elsewhere, move the tensors to a CPU or CUDA device"
+
+
+class InvalidOption(ValueError):
+    """An argument that eager mode never reads has a value that no compiled code can have. It
+    reaches the caller: there is no eager run that would tell of it.
+    """

@@ -41,13 +41,12 @@ def attend(
     the maximum of each row of scores (B, Hq, L), both divided by log(2).
 
     `query` is (B, Hq, L, E); `key` (B or 1, Hkv, S, E) and `value` (B or 1, Hkv, S, Ev) serve
-    Hq / Hkv heads each. `kernel_options` tune torch's kernels and change no result: the compiler
-    chooses its own tiles.
+    Hq / Hkv heads each. `kernel_options` are about Triton kernels, which only a GPU has.
     """
     if query.is_cuda:
         return _attend_in_blocks(
-            query, key, value, score_mod, block_mask, scale, score_mod_other_buffers,
-            mask_mod_other_buffers,
+            query, key, value, score_mod, block_mask, scale, _options_text(kernel_options),
+            score_mod_other_buffers, mask_mod_other_buffers,
         )  # fmt: skip
     batch, heads = query.shape[:2]
     key, value = (_for_each_head(one, batch, heads) for one in (key, value))
@@ -76,6 +75,7 @@ def _attend_in_blocks(
     score_mod: Callable[..., torch.Tensor],
     block_mask: tuple[Any, ...],
     scale: float,
+    options: str,
     score_buffers: tuple[torch.Tensor, ...],
     mask_buffers: tuple[torch.Tensor, ...],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -85,12 +85,26 @@ def _attend_in_blocks(
     rows, columns = (
         [one for one in side if one is not None and not whole] for side in (tables[:4], tables[4:])
     )
-    blocks = (rows, columns, query_block, key_block)
+    blocks = (rows, columns, query_block, key_block, options)
     scores = flex_scores(query, key, scale, *blocks)
     places = [torch.arange(size, device=scores.device) for size in scores.shape]
     seen = _mapped(block_mask[-1], 0, len(mask_buffers))(*places, *mask_buffers)
     changed = _mapped(score_mod, 1, len(score_buffers))(scores, *places, *score_buffers)
     return flex_attend(changed.to(scores.dtype), seen, query, value, *blocks)
+
+
+def _options_text(options: dict[str, Any]) -> str:
+    """The options that the program gave, without those with which `flex_attention` completes them
+    (literals here, since names would be guarded).
+    """
+    texts = [f"{name}={options[name]!r}" for name in sorted(options)]
+    defaults = (
+        "BACKEND='AUTO'", "PRESCALE_QK=False", "ROWS_GUARANTEED_SAFE=False",
+        "BLOCKS_ARE_CONTIGUOUS=False", "WRITE_DQ=True",
+    )  # fmt: skip
+    return ";".join(
+        text for text in texts if text not in defaults and not text.startswith("OUTPUT_")
+    )
 
 
 def _for_each_head(x: torch.Tensor, batch: int, heads: int) -> torch.Tensor:

@@ -16,10 +16,17 @@ results are combined:
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_inductor.attention_options import (
+    check_options,
+    parts_asked_for,
+    wants_decoding,
+    without_effect,
+)
 from flambeau_prims import sizes
 from flambeau_prims.builder import Builder
 from flambeau_prims.decompose import decompose
@@ -27,6 +34,7 @@ from flambeau_prims.flex_attention import (
     EAGER,
     READERS,
     SCORES_OF,
+    blocks_of,
     flex_attend,
     flex_attend_parts,
     flex_key_gradient,
@@ -42,6 +50,7 @@ from flambeau_prims.graph import Graph, Node, Value, map_values, values_in
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.sizes import hint_of
 from flambeau_prims.tracer import Tracer
+from flambeau_prims.unsupported import InvalidOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,6 +60,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256
 """The widest head of a tile."""
 SMALLEST_BLOCK = 16
+MOST_QUERIES_OF_DECODING = 127
 ROWS_OF_PROGRAM, KEYS_OF_PART = 64, 256
 """Queries that a program has, and the keys that are worth one, as far as parts are concerned."""
 _BY_ELEMENT = (Kind.POINTWISE, Kind.VIEW, Kind.INDEX, Kind.FACTORY, Kind.LAYOUT)
@@ -60,6 +70,11 @@ def fuse_attention(graph: Graph) -> Graph:
     """Rewrite the attention of `graph`, in place."""
     if not any(node.op in EAGER for node in graph.nodes):
         return graph
+    for text in {blocks_of(node)[-1]: None for node in graph.nodes if node.op is flex_scores}:
+        check_options(text)
+    for name, why in options_without_effect(graph):
+        told = f"flex_attention: kernel_options[{name!r}] has no effect: {why}"
+        warnings.warn(told, UserWarning, stacklevel=2)
     for group, reason in attention_groups(graph):
         if reason is not None:
             _write_out(graph, set(group))
@@ -114,6 +129,12 @@ def attention_groups(graph: Graph) -> list[tuple[list[Node], str | None]]:
         if node.op in READERS and not any(node in group for group in groups.values())
     ]
     return [*((group, reasons.get(begin)) for begin, group in groups.items()), *alone]
+
+
+def options_without_effect(graph: Graph) -> list[tuple[str, str]]:
+    """The `kernel_options` of `graph`'s attention that no kernel has, and why."""
+    texts = {blocks_of(node)[-1]: None for node in graph.nodes if node.op is flex_scores}
+    return [pair for text in texts for pair in without_effect(text)]
 
 
 def _reads_only_scores(node: Node, value: Value) -> bool:
@@ -207,6 +228,15 @@ def parts_of_keys(node: Node) -> int:
     """Into how many parts the keys of a call are cut: until programs fill the device twice."""
     scores = node.args[0].spec
     batch, heads, queries, keys = (hint_of(size) for size in scores.shape)
+    options = blocks_of(node)[-1]
+    if wants_decoding(options) and queries > MOST_QUERIES_OF_DECODING:
+        raise InvalidOption(
+            "flex_attention: BACKEND='TRITON_DECODE' is for at most "
+            f"{MOST_QUERIES_OF_DECODING} queries, not {queries}"
+        )
+    chosen = parts_asked_for(options)
+    if chosen is not None:
+        return max(1, min(chosen, keys))
     programs = max(1, batch * heads * -(-queries // ROWS_OF_PROGRAM))
     facts = gpu_facts(scores.device)
     processors = 132 if facts is None else facts.multiprocessors
@@ -287,13 +317,11 @@ def refusal(node: Node, between: set[Value]) -> str | None:
         if isinstance(arg, (list, tuple)):
             if any(table.spec.dtype is not torch.int32 for table in arg):
                 return "a block mask that is not of int32"
-            block = min(node.args[-2:])
-            if arg and (
-                not isinstance(block, int) or any(b % SMALLEST_BLOCK for b in node.args[-2:])
-            ):
+            _, _, *block, _ = blocks_of(node)
+            if arg and any(not isinstance(b, int) or b % SMALLEST_BLOCK for b in block):
                 return f"blocks of a mask that are no multiple of {SMALLEST_BLOCK}"
     if node.op is flex_value_gradient or node.op is flex_key_gradient:
-        rows, columns = node.args[-4:-2]
+        rows, columns, *_ = blocks_of(node)
         if rows and not columns:
             return "a block mask without blocks by keys"
     if node.op is flex_scores and not isinstance(node.args[2], float):

@@ -16,15 +16,18 @@ import torch
 
 from flambeau_inductor.attention import (
     AXES,
-    FORWARD,
     GRADIENTS,
-    KEY_VALUE_GRADIENTS,
     LONGEST,
-    QUERY_GRADIENT,
     SCORES,
     Attention,
     Blocks,
     Operand,
+)
+from flambeau_inductor.attention_options import (
+    FORWARD,
+    KEY_VALUE_GRADIENTS,
+    QUERY_GRADIENT,
+    options_of,
 )
 from flambeau_inductor.graph_passes.fuse_attention import partner, scores_behind, slopes_behind
 from flambeau_inductor.indexing.expressions import free_names, int_if_known, linear
@@ -35,6 +38,7 @@ from flambeau_inductor.nodes import ExternCall
 from flambeau_prims import sizes
 from flambeau_prims.flex_attention import (
     SCORES_OF,
+    blocks_of,
     flex_attend,
     flex_attend_parts,
     flex_query_gradient,
@@ -56,8 +60,8 @@ def lower_attention(lowering: Any, node: Node) -> None:
     if node.op in SCORES_OF:
         return
     if node.op in (flex_attend, flex_attend_parts):
-        scores, visible, query, value, rows, columns, *block = node.args
-        parts_of_keys = block.pop() if node.op is flex_attend_parts else 1
+        scores, visible, query, value, *_ = node.args
+        parts_of_keys = node.args[-1] if node.op is flex_attend_parts else 1
         begin = scores_behind(scores)
         parts = {"query": query, "key": begin.args[1], "value": value}
         builder = _AttentionBuilder(lowering, begin, scores, visible)
@@ -68,35 +72,34 @@ def lower_attention(lowering: Any, node: Node) -> None:
             role: one for role, one in (("lse", lse), ("most", most))
             if one is not None and (users.get(one) or one in kept)
         }  # fmt: skip
-        builder.finish(node, FORWARD, parts, results, rows, block, parts_of_keys)
+        builder.finish(node, FORWARD, parts, results, parts_of_keys)
         return
     if node.op is flex_value_gradient and partner(lowering.graph.nodes, node) is not None:
         return
     if node.op is flex_value_gradient:
-        scores, visible, lse, dout, value, rows, columns, *block = node.args
+        scores, visible, lse, dout, value, *_ = node.args
         begin = scores_behind(scores)
         results = {"dv": node.outputs[0]}
         parts = {"query": begin.args[0], "key": begin.args[1], "value": value, "dout": dout,
                  "lse": lse}  # fmt: skip
         builder = _AttentionBuilder(lowering, begin, scores, visible)
-        builder.finish(node, KEY_VALUE_GRADIENTS, parts, results, columns, block)
+        builder.finish(node, KEY_VALUE_GRADIENTS, parts, results)
         return
     slopes = slopes_behind(node.args[0])
     assert slopes is not None
     scores, visible, lse, delta, dout, value = slopes.args
     begin = scores_behind(scores)
-    rows, columns, *block = node.args[-4:]
     parts = {"query": begin.args[0], "key": begin.args[1], "value": value, "dout": dout,
              "lse": lse, "delta": delta}  # fmt: skip
     builder = _AttentionBuilder(lowering, begin, scores, visible, (slopes, node.args[0]))
     if node.op is flex_query_gradient:
-        builder.finish(node, QUERY_GRADIENT, parts, {"dq": node.outputs[0]}, rows, block)
+        builder.finish(node, QUERY_GRADIENT, parts, {"dq": node.outputs[0]})
         return
     results = {"dk": node.outputs[0]}
     for other in lowering.graph.nodes:
         if other.op is flex_value_gradient and partner(lowering.graph.nodes, other) is node:
             results["dv"] = other.outputs[0]
-    builder.finish(node, KEY_VALUE_GRADIENTS, parts, results, columns, block)
+    builder.finish(node, KEY_VALUE_GRADIENTS, parts, results)
 
 
 class _AttentionBuilder:
@@ -186,9 +189,11 @@ class _AttentionBuilder:
 
     def finish(
         self, node: Node, form: str, parts: dict[str, Value], results: dict[str, Any],
-        tables: Sequence[Value], block: Sequence[int], parts_of_keys: int = 1,
+        parts_of_keys: int = 1,
     ) -> None:  # fmt: skip
         """Append the call."""
+        rows, columns, *block, options = blocks_of(node)
+        tables = columns if form == KEY_VALUE_GRADIENTS else rows
         lowering = self.lowering
         query, key, value = (parts[role].spec for role in ("query", "key", "value"))
         reads = {lowering.memory[lowering.realized.root(one)] for one in parts.values()}
@@ -221,6 +226,7 @@ class _AttentionBuilder:
             visible=self.visible,
             gradient=self.gradient,
             parts=parts_of_keys,
+            options=options_of(options, form),
         )
         nodes = lowering.lowered.nodes
         nodes.append(

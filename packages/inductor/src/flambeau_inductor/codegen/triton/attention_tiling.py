@@ -6,14 +6,16 @@ forward, heads of 128                  ->  128 queries, 64 keys, 8 warps, 3 stag
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.attention import FORWARD, GRADIENTS, KEY_VALUE_GRADIENTS
+from flambeau_inductor.attention import GRADIENTS
+from flambeau_inductor.attention_options import FORWARD, KEY_VALUE_GRADIENTS
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.ir import Load
+from flambeau_prims.unsupported import InvalidOption
 
 if TYPE_CHECKING:
     from flambeau_inductor.attention import Attention, AttentionKernel
@@ -54,12 +56,20 @@ def choose_attention_tiling(kernel: AttentionKernel) -> AttentionTiling:
         min(block, max(SMALLEST, padded(int(evaluate_expr(length, values)))))
         for block, length in ((tiling.queries, one.queries), (tiling.keys, one.keys))
     )
+    options = one.options
+    queries, keys = options.queries or queries, options.keys or keys
     if one.blocks is not None:
         # A tile lies inside one block of the mask.
-        queries = min(queries, one.blocks.queries & -one.blocks.queries)
-        keys = min(keys, one.blocks.keys & -one.blocks.keys)
+        largest = [size & -size for size in (one.blocks.queries, one.blocks.keys)]
+        if (options.queries or 0) > largest[0] or (options.keys or 0) > largest[1]:
+            raise InvalidOption(
+                f"flex_attention: kernel_options ask for tiles of {queries} queries and {keys} "
+                f"keys, which do not divide the block mask's blocks of {one.blocks.queries} and "
+                f"{one.blocks.keys}"
+            )
+        queries, keys = min(queries, largest[0]), min(keys, largest[1])
     warps = tiling.warps if queries * keys >= tiling.warps * 1024 else 4
-    return replace(tiling, queries=queries, keys=keys, warps=warps)
+    return AttentionTiling(queries, keys, options.warps or warps, options.stages or tiling.stages)
 
 
 def _for_heads(one: Attention, width: int) -> AttentionTiling:

@@ -28,13 +28,11 @@ import torch
 
 from flambeau_inductor.attention import (
     AXES,
-    FORWARD,
     GRADIENTS,
-    KEY_VALUE_GRADIENTS,
     LONGEST,
-    QUERY_GRADIENT,
     SCORES,
 )
+from flambeau_inductor.attention_options import FORWARD, KEY_VALUE_GRADIENTS, QUERY_GRADIENT
 from flambeau_inductor.codegen.triton.attention_tiling import fits, padded
 from flambeau_inductor.codegen.triton.kernel import HEADER
 from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, TritonOps
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Body, Integer, Statement
 
 LOG2_E = math.log2(math.e)
+LOWEST = torch.finfo(torch.float32).min
 
 
 def attention_grid(
@@ -94,6 +93,8 @@ class _AttentionWriter(SourceWriter):
         self.tiling = tiling
         self.one: Attention = kernel.attention
         self.size_names = {symbol.name for symbol in kernel.sizes}
+        self.roles = {role for role, _ in self.one.results}
+        self.has_slope = self.one.gradient is not None
         self.turned = self.one.form == KEY_VALUE_GRADIENTS
         self.queries_fit = fits(tiling.queries, self.one.queries)
         self.keys_fit = fits(tiling.keys, self.one.keys)
@@ -247,7 +248,8 @@ class _AttentionWriter(SourceWriter):
         """How a product of float32 rounds."""
         if self.one.operand("query").dtype is not torch.float32:
             return ""
-        return f', input_precision="{"tf32" if self.one.tf32 else "tf32x3"}"'
+        chosen = self.one.options.precision or ("tf32" if self.one.tf32 else "tf32x3")
+        return f', input_precision="{chosen}"'
 
     def points(self, name: str, start: str) -> None:
         """The positions of a block: `x` of queries or `r` of keys, and the tile of the body."""
@@ -297,10 +299,16 @@ class _AttentionWriter(SourceWriter):
             parts = other // step
             last = indices.strides[3]
             limit = f"count * {parts}" if parts > 1 else "count"
+            contiguous = one.options.blocks_are_contiguous
+            if contiguous:
+                self.line("first_entry = tl.load(entries)")
             with self.loop(self.steps(limit)):
                 number = f"step // {parts}" if parts > 1 else "step"
                 stride = "" if last == 1 else f" * ({self.text(last)})"
-                self.line(f"entry = tl.load(entries + ({number}){stride})")
+                if contiguous:
+                    self.line(f"entry = first_entry + {number}")
+                else:
+                    self.line(f"entry = tl.load(entries + ({number}){stride})")
                 inside = f" + step % {parts} * {step}" if parts > 1 else ""
                 self.line(f"start = entry * {other}{inside}")
                 body("start", masked)  # type: ignore[operator]
@@ -344,6 +352,15 @@ class _AttentionWriter(SourceWriter):
         )
 
     @property
+    def is_prescaled(self) -> bool:
+        """Whether queries are scaled in front of the product."""
+        return self.one.options.prescaled and not self.is_plain
+
+    def scaled_query(self) -> str:
+        """The factor of the product with keys."""
+        return f"(q * {self.one.scale!r}).to(q.dtype)" if self.is_prescaled else "q"
+
+    @property
     def factor(self) -> float:
         """What a score is multiplied by in the exponent of two."""
         return self.one.scale * LOG2_E if self.is_plain else LOG2_E
@@ -365,7 +382,7 @@ class _AttentionWriter(SourceWriter):
         one = self.one
         uses_raw = self.is_plain and not _reads_scores(self.bodies.gradient)
         if not uses_raw:
-            self.line(f"scaled = raw * {one.scale!r}")
+            self.line("scaled = raw" + ("" if self.is_prescaled else f" * {one.scale!r}"))
         self.run(self.bodies.changed)
         if self.is_plain:
             self.line("score = raw")
@@ -401,19 +418,23 @@ class _AttentionWriter(SourceWriter):
         self.base("key", group, "key")
         self.base("value", group, "value")
         self.line(f"q = {self.tile('query', 'query', 'x', 'width', False)}")
-        self.line(f'most = tl.full([{tiling.queries}], float("-inf"), tl.float32)')
+        if self.is_prescaled:
+            self.line(f"q = {self.scaled_query()}")
+        # Finite, so that a row of which nothing is visible yet has a maximum to subtract.
+        self.line(f"most = tl.full([{tiling.queries}], {LOWEST}, tl.float32)")
         self.line(f"total = tl.zeros([{tiling.queries}], tl.float32)")
         shape = f"[{tiling.queries}, {padded(one.value_width)}]"
         self.line(f"accumulator = tl.zeros({shape}, tl.float32)")
         self.hoist()
         self.over_blocks("head", self.forward_step)
-        self.line("total = tl.where(total == 0, 1.0, total)")
+        if not one.options.rows_are_safe or one.parts > 1:
+            self.line('most = tl.where(total == 0, float("-inf"), most)')
+            self.line("total = tl.where(total == 0, 1.0, total)")
         self.line("result = accumulator / total[:, None]")
-        roles = [role for role, _ in one.results]
         self.write("out", "result", "x", "depth", "head")
-        if "lse" in roles:
+        if "lse" in self.roles:
             self.write_row("lse", "most + tl.log2(total)")
-        if "most" in roles:
+        if "most" in self.roles:
             self.write_row("most", "most")
 
     def forward_step(self, start: str, masked: bool) -> None:
@@ -424,13 +445,8 @@ class _AttentionWriter(SourceWriter):
         self.change(masked)
         factor = repr(self.factor)
         self.line(f"higher = tl.maximum(most, tl.max(score, 1) * {factor})")
-        shift = "higher"
-        if masked or not self.is_plain:
-            # A row of which nothing is visible yet has no maximum to subtract.
-            self.line('shift = tl.where(higher == float("-inf"), 0.0, higher)')
-            shift = "shift"
-        self.line(f"p = tl.exp2(score * {factor} - {shift}[:, None])")
-        self.line(f"shrink = tl.exp2(most - {shift})")
+        self.line(f"p = tl.exp2(score * {factor} - higher[:, None])")
+        self.line("shrink = tl.exp2(most - higher)")
         self.line("total = total * shrink + tl.sum(p, 1)")
         self.line("accumulator = accumulator * shrink[:, None]")
         self.line(f"v = {self.tile('value', 'value', 'r', 'depth', False)}")
@@ -465,8 +481,10 @@ class _AttentionWriter(SourceWriter):
     def rows(self) -> None:
         """The log-sum-exp of each query, and what is subtracted from the gradient of a weight."""
         self.line(f"lse = {self.read_row('lse', '0.0')}")
-        self.line('lse = tl.where(lse == float("-inf"), 0.0, lse)')
-        self.line(f"delta = {self.read_row('delta', '0.0')}")
+        if not self.one.options.rows_are_safe:
+            self.line('lse = tl.where(lse == float("-inf"), 0.0, lse)')
+        if self.has_slope:
+            self.line(f"delta = {self.read_row('delta', '0.0')}")
 
     def slope(self, masked: bool) -> None:
         """`p`, the weights, and `slope`, the gradients of changed scores from those of weights."""
@@ -474,7 +492,10 @@ class _AttentionWriter(SourceWriter):
         conditions = self.change(masked)
         self.line(f"p = tl.exp2(score * {self.factor!r} - lse{side})")
         if self.turned:
-            self.weighted()
+            if "dv" in self.roles:
+                self.line(f"dv = tl.dot(p.to(dout.dtype), dout, dv{self.precision()})")
+            if not self.has_slope:
+                return
             self.line(f"change = tl.dot(v, tl.trans(dout){self.precision()})")
         else:
             self.line(f"change = tl.dot(dout, v{self.precision()})")
@@ -488,10 +509,6 @@ class _AttentionWriter(SourceWriter):
                 # A function may have no finite slope where nothing is visible.
                 self.line(f"slope = tl.where({conditions}, slope, 0.0)")
 
-    def weighted(self) -> None:
-        """Add the block to the gradients of values."""
-        self.line(f"dv = tl.dot(p.to(dout.dtype), dout, dv{self.precision()})")
-
     def query_gradient(self) -> None:
         """dq for a block of queries."""
         one, tiling = self.one, self.tiling
@@ -503,6 +520,8 @@ class _AttentionWriter(SourceWriter):
         for role in ("lse", "delta"):
             self.base(role, "head", f"{role}_base")
         self.line(f"q = {self.tile('query', 'query_base', 'x', 'width', False)}")
+        if self.is_prescaled:
+            self.line(f"q = {self.scaled_query()}")
         self.line(f"dout = {self.tile('dout', 'dout_base', 'x', 'depth', False)}")
         self.rows()
         self.line(f"dq = tl.zeros([{tiling.queries}, {padded(one.width)}], tl.float32)")
@@ -520,30 +539,34 @@ class _AttentionWriter(SourceWriter):
         self.line(f"dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq{self.precision()})")
 
     def key_value_gradients(self) -> None:
-        """dk and dv for a block of keys, summed over the heads of queries that share it."""
+        """dk, dv or both for a block of keys, summed over the heads of queries that share it."""
         one, tiling = self.one, self.tiling
         self.place()
         self.points("r", f"block * {tiling.keys}")
         for role in ("key", "value"):
             self.base(role, "head", f"{role}_base")
         self.line(f"k = {self.tile('key', 'key_base', 'r', 'width', False)}")
-        self.line(f"v = {self.tile('value', 'value_base', 'r', 'depth', False)}")
-        self.line(f"dk = tl.zeros([{tiling.keys}, {padded(one.width)}], tl.float32)")
-        self.line(f"dv = tl.zeros([{tiling.keys}, {padded(one.value_width)}], tl.float32)")
+        if self.has_slope:
+            self.line(f"v = {self.tile('value', 'value_base', 'r', 'depth', False)}")
+            self.line(f"dk = tl.zeros([{tiling.keys}, {padded(one.width)}], tl.float32)")
+        if "dv" in self.roles:
+            self.line(f"dv = tl.zeros([{tiling.keys}, {padded(one.value_width)}], tl.float32)")
         if one.groups > 1:
             with self.loop(f"for member in range(0, {one.groups}):"):
                 self.line(f"reader = head * {one.groups} + member")
                 self.key_value_loops("reader")
         else:
             self.key_value_loops("head")
-        self.write("dk", f"(dk * {one.scale!r})", "r", "width", "head")
-        self.write("dv", "dv", "r", "depth", "head")
+        if self.has_slope:
+            self.write("dk", f"(dk * {one.scale!r})", "r", "width", "head")
+        if "dv" in self.roles:
+            self.write("dv", "dv", "r", "depth", "head")
 
     def key_value_loops(self, head: str) -> None:
         """All blocks of queries of one head."""
         integer = ".to(tl.int64)" if self.wide else ".to(tl.int32)"
         self.line(f"i1 = (tl.full([1, 1], 0, tl.int32) + {head}){integer}")
-        for role in ("query", "dout", "lse", "delta"):
+        for role in ("query", "dout", "lse", *(("delta",) if self.has_slope else ())):
             self.base(role, head, f"{role}_base")
         self.hoist()
         self.over_blocks(head, self.key_value_step)
@@ -552,11 +575,12 @@ class _AttentionWriter(SourceWriter):
         """One block of queries."""
         self.points("x", start)
         self.line(f"q = {self.tile('query', 'query_base', 'x', 'width', False)}")
-        self.line(f"raw = tl.dot(k, tl.trans(q){self.precision()})")
+        self.line(f"raw = tl.dot(k, tl.trans({self.scaled_query()}){self.precision()})")
         self.rows()
         self.line(f"dout = {self.tile('dout', 'dout_base', 'x', 'depth', False)}")
         self.slope(masked)
-        self.line(f"dk = tl.dot(slope.to(q.dtype), q, dk{self.precision()})")
+        if self.has_slope:
+            self.line(f"dk = tl.dot(slope.to(q.dtype), q, dk{self.precision()})")
 
 
 # The body in parts
