@@ -64,7 +64,8 @@ class Blocks:
 class Attention:
     """What the kernel computes. Sizes: `batch`, `heads` of queries, `groups` of them that share a
     head of keys, `queries`, `keys`, and the `width` of a key and of a value. A forward may be cut
-    into `parts` of the keys, which have separate results.
+    into `parts` of the keys, which have separate results. If `packed`, `heads` are those of keys,
+    and `queries` the rows of all heads that share one, `packed` of each head.
     """
 
     form: str
@@ -85,6 +86,7 @@ class Attention:
     visible: str | None
     gradient: str | None = None
     parts: int = 1
+    packed: int = 0
     options: KernelOptions = field(default_factory=KernelOptions)
 
     def operand(self, role: str) -> Operand:

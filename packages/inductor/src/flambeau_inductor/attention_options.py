@@ -73,12 +73,15 @@ def options_of(text: str, form: str) -> KernelOptions:
     )
 
 
+def refuses_decoding(text: str) -> bool:
+    """Whether the program wants the kernel for many queries where queries are few, too."""
+    chosen = _chosen(text, "fwd_")
+    return bool(chosen.get("FORCE_USE_FLEX_ATTENTION")) or chosen.get("BACKEND") == "TRITON"
+
+
 def parts_asked_for(text: str) -> int | None:
     """Into how many parts the keys are to be cut; None: as the compiler sees fit."""
-    chosen = _chosen(text, "fwd_")
-    if chosen.get("FORCE_USE_FLEX_ATTENTION") or chosen.get("BACKEND") == "TRITON":
-        return 1
-    return chosen.get("SPLIT_KV")
+    return 1 if refuses_decoding(text) else _chosen(text, "fwd_").get("SPLIT_KV")
 
 
 def wants_decoding(text: str) -> bool:

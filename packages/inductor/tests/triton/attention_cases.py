@@ -140,6 +140,10 @@ def late(b: Any, h: Any, i: Any, j: Any, *_: Any) -> Any:
     return (i > 5) & (j <= i)
 
 
+def cached(b: Any, h: Any, i: Any, j: Any, *_: Any) -> Any:
+    return (j <= 200 + i) & (j > 20)
+
+
 def relative(score: Any, b: Any, h: Any, i: Any, j: Any, *_: Any) -> Any:
     return score + (j - i) * 0.01 + b * 0.1
 
@@ -167,6 +171,14 @@ def attention_cases() -> Iterator[AttentionCase]:
     documents = torch.arange(96) // 20
     yield case("documents", plain, same_document, tensors(2, 2, 2, 96, 96, 16, 16), [documents], 16)
     yield case("one query", relative, everything, tensors(3, 4, 2, 1, 90, 16, 16))
+    for queries in (1, 3):
+        for block in (0, 64):
+            shared = tensors(2, 6, 2, queries, 300, 16, 24)
+            name = f"shared keys {queries} {block}"
+            yield case(name, capped, cached, shared, [torch.rand(6)], block)
+    shared = [x.mT.contiguous().mT for x in tensors(1, 4, 2, 5, 90, 16, 16)]
+    shared = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in shared]
+    yield case("shared keys, turned", relative, causal, shared)
     yield case("parts", relative, causal, tensors(1, 2, 1, 3, 600, 16, 16))
     few = tensors(1, 2, 2, 5, 520, 16, 24, torch.bfloat16)
     yield case("parts of blocks", capped, window, few, [torch.rand(2)], 64)

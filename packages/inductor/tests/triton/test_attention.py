@@ -163,6 +163,16 @@ def test_few_queries_are_cut_by_keys() -> None:
         assert ("part = " in text) is launches
 
 
+def test_few_queries_of_heads_that_share_keys_are_one_tile() -> None:
+    (case,) = [one for one in CASES if one.name == "shared keys 3 0"]
+    for options, packed in (("", True), ("FORCE_USE_FLEX_ATTENTION=True", False)):
+        program = compile_graph(replace(case, options=options).graph("cuda"), CHECKED)
+        (text,) = [
+            one.text for one in program.sources if "most = " in one.text and "dot" in one.text
+        ]
+        assert ("x % 3" in text) is packed
+
+
 def test_what_does_not_suit_is_written_out_with_a_reason() -> None:
     """A gradient of what the score function reads needs all scores in memory; so do wide heads."""
     (biased,) = [one for one in CASES if one.name == "biased"]
@@ -181,7 +191,8 @@ def test_what_does_not_suit_is_written_out_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["capped", "documents", "torch.bfloat16", "parts", "parts of blocks"]
+    "name",
+    ["capped", "documents", "torch.bfloat16", "parts", "parts of blocks", "shared keys 3 64"],
 )
 def test_compiles_for_sm_90(name: str) -> None:
     pytest.importorskip("triton")

@@ -24,6 +24,7 @@ import torch
 from flambeau_inductor.attention_options import (
     check_options,
     parts_asked_for,
+    refuses_decoding,
     wants_decoding,
     without_effect,
 )
@@ -61,6 +62,7 @@ WIDEST = 256
 """The widest head of a tile."""
 SMALLEST_BLOCK = 16
 MOST_QUERIES_OF_DECODING = 127
+MOST_QUERIES_OF_PACKED_HEADS = 32
 ROWS_OF_PROGRAM, KEYS_OF_PART = 64, 256
 """Queries that a program has, and the keys that are worth one, as far as parts are concerned."""
 _BY_ELEMENT = (Kind.POINTWISE, Kind.VIEW, Kind.INDEX, Kind.FACTORY, Kind.LAYOUT)
@@ -237,10 +239,25 @@ def parts_of_keys(node: Node) -> int:
     chosen = parts_asked_for(options)
     if chosen is not None:
         return max(1, min(chosen, keys))
+    if packs_heads(node):
+        groups = heads // hint_of(node.args[3].spec.shape[1])
+        heads, queries = heads // groups, queries * groups
     programs = max(1, batch * heads * -(-queries // ROWS_OF_PROGRAM))
     facts = gpu_facts(scores.device)
     processors = 132 if facts is None else facts.multiprocessors
     return max(1, min(2 * processors // programs, keys // KEYS_OF_PART))
+
+
+def packs_heads(node: Node) -> bool:
+    """Whether a program of a forward has the few queries of all heads that share keys."""
+    query, value = node.args[2].spec, node.args[3].spec
+    _, heads, queries, _ = query.shape
+    rows, _, block, _, options = blocks_of(node)
+    if heads == value.shape[1] or not isinstance(queries, int) or refuses_decoding(options):
+        return False
+    if rows and (rows[0].spec.shape[1] != 1 or queries > block):
+        return False  # heads have blocks of their own
+    return queries <= MOST_QUERIES_OF_PACKED_HEADS
 
 
 def cut_keys(graph: Graph) -> None:

@@ -29,8 +29,20 @@ from flambeau_inductor.attention_options import (
     QUERY_GRADIENT,
     options_of,
 )
-from flambeau_inductor.graph_passes.fuse_attention import partner, scores_behind, slopes_behind
-from flambeau_inductor.indexing.expressions import free_names, int_if_known, linear
+from flambeau_inductor.graph_passes.fuse_attention import (
+    packs_heads,
+    partner,
+    scores_behind,
+    slopes_behind,
+)
+from flambeau_inductor.indexing.expressions import (
+    FloorDiv,
+    Mod,
+    free_names,
+    int_if_known,
+    linear,
+    sympify,
+)
 from flambeau_inductor.ir import CheckIndex, Constant, Load, index_of, operands
 from flambeau_inductor.lowering.elements import Elements
 from flambeau_inductor.lowering.narrow_integers import narrow_integers
@@ -64,7 +76,8 @@ def lower_attention(lowering: Any, node: Node) -> None:
         parts_of_keys = node.args[-1] if node.op is flex_attend_parts else 1
         begin = scores_behind(scores)
         parts = {"query": query, "key": begin.args[1], "value": value}
-        builder = _AttentionBuilder(lowering, begin, scores, visible)
+        packed = int(query.spec.shape[2]) if packs_heads(node) else 0
+        builder = _AttentionBuilder(lowering, begin, scores, visible, packed=packed)
         out, lse, most = node.outputs
         users = lowering.graph.users()
         kept = set(lowering.graph.live_at_exit())
@@ -107,9 +120,10 @@ class _AttentionBuilder:
 
     def __init__(
         self, lowering: Any, begin: Node, scores: Value, visible: Value,
-        slopes: tuple[Node, Value] | None = None,
+        slopes: tuple[Node, Value] | None = None, packed: int = 0,
     ) -> None:  # fmt: skip
         self.lowering = lowering
+        self.packed = packed
         self.sizes = lowering.sizes
         self.begin = begin
         (raw,) = begin.outputs
@@ -119,6 +133,14 @@ class _AttentionBuilder:
             sympy.S.Zero if size is sympy.S.One else axis
             for size, axis in zip(shape, AXES, strict=True)
         )
+        self.shape = raw.spec.shape
+        if packed:
+            batch, heads, _, keys = self.shape
+            groups = int(heads) // int(begin.args[1].spec.shape[1])
+            self.shape = (batch, int(heads) // groups, groups * packed, keys)
+            head = AXES[1] * groups + FloorDiv(AXES[2], sympify(packed))
+            query = Mod(AXES[2], sympify(packed))
+            self.index = (self.index[0], head, query, self.index[3])
         virtual = {raw: SCORES}
         if slopes is not None:
             virtual |= {out: GRADIENTS for out in slopes[0].outputs if out is not None}
@@ -127,7 +149,10 @@ class _AttentionBuilder:
             ChainMap(virtual, lowering.memory),  # type: ignore[arg-type]
             lowering.realized.roots,
             self.sizes,
-            {axis.name: size for axis, size in zip(AXES, shape, strict=True)},
+            {
+                axis.name: size
+                for axis, size in zip(AXES, self.sizes.convert_all(self.shape), strict=True)
+            },
             raw.spec.device,
             lowering.on_device,
             lowering.options.elide_cast_pairs,
@@ -143,7 +168,7 @@ class _AttentionBuilder:
         body = live_statements(elements.builder.statements, names)
         self.check(body, raw)
         bounds = {}
-        for axis, size in zip(AXES, raw.spec.shape, strict=True):
+        for axis, size in zip(AXES, self.shape, strict=True):
             if isinstance(size, int) or sizes.lt(size, LONGEST):
                 bounds[axis.name] = size if isinstance(size, int) else LONGEST
         self.body = narrow_integers(body, bounds)
@@ -207,9 +232,9 @@ class _AttentionBuilder:
         attention = Attention(
             form=form,
             batch=self.size(query.shape[0]),
-            heads=int(query.shape[1]),
-            groups=int(query.shape[1]) // int(key.shape[1]),
-            queries=self.size(query.shape[2]),
+            heads=int(self.shape[1]),
+            groups=int(self.shape[1]) // int(key.shape[1]),
+            queries=self.size(self.shape[2]),
             keys=self.size(key.shape[2]),
             width=int(query.shape[3]),
             value_width=int(value.shape[3]),
@@ -226,6 +251,7 @@ class _AttentionBuilder:
             visible=self.visible,
             gradient=self.gradient,
             parts=parts_of_keys,
+            packed=self.packed,
             options=options_of(options, form),
         )
         nodes = lowering.lowered.nodes

@@ -59,8 +59,10 @@ def choose_attention_tiling(kernel: AttentionKernel) -> AttentionTiling:
     options = one.options
     queries, keys = options.queries or queries, options.keys or keys
     if one.blocks is not None:
-        # A tile lies inside one block of the mask.
+        # A tile lies inside one block of the mask; all queries of packed heads lie in one anyway.
         largest = [size & -size for size in (one.blocks.queries, one.blocks.keys)]
+        if one.packed:
+            largest[0] = queries
         if (options.queries or 0) > largest[0] or (options.keys or 0) > largest[1]:
             raise InvalidOption(
                 f"flex_attention: kernel_options ask for tiles of {queries} queries and {keys} "

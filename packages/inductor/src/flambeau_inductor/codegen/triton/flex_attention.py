@@ -42,7 +42,7 @@ from flambeau_inductor.ir import CheckIndex, Constant, Load, index_of, operands
 from flambeau_inductor.scalar_ops import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from flambeau_inductor.attention import Attention, AttentionKernel, Blocks
     from flambeau_inductor.codegen.triton.attention_tiling import AttentionTiling
@@ -206,6 +206,8 @@ class _AttentionWriter(SourceWriter):
         """The address of a head of a tensor."""
         operand = self.one.operand(role)
         terms = [operand.buffer]
+        if self.one.packed and role not in ("key", "value"):
+            head = f"({head} * {int(self.one.queries) // self.one.packed})"
         for position, stride in (("batch", operand.strides[0]), (head, operand.strides[1])):
             if stride != 0:
                 terms.append(f"{position} * ({self.text(stride)})")
@@ -230,7 +232,7 @@ class _AttentionWriter(SourceWriter):
         strides = operand.strides  # type: ignore[attr-defined]
         fit = self.queries_fit if points == "x" else self.keys_fit
         row, side = ("[None, :]", "[:, None]") if turned else ("[:, None]", "[None, :]")
-        text = f"{base} + {points}{row} * ({self.text(strides[2])})"
+        text = f"{base} + {self.row(strides, points, row)}"
         inside = points == "x"
         masks = (
             [] if fit else [f"({points} < {self.text(one.queries if inside else one.keys)}){row}"]
@@ -243,6 +245,16 @@ class _AttentionWriter(SourceWriter):
         if padded(width) != width:
             masks.append(f"({column} < {width}){side}")
         return text, " & ".join(masks)
+
+    def row(self, strides: Sequence[sympy.Expr], points: str, side: str = "") -> str:
+        """The offsets of rows of a tensor: of one head, or of all that share keys."""
+        one = self.one
+        if points == "x" and one.packed > 1:
+            return (
+                f"(x // {one.packed}){side} * ({self.text(strides[1])})"
+                f" + (x % {one.packed}){side} * ({self.text(strides[2])})"
+            )
+        return f"{points}{side} * ({self.text(strides[1 if points == 'x' and one.packed else 2])})"
 
     def precision(self) -> str:
         """How a product of float32 rounds."""
@@ -289,7 +301,10 @@ class _AttentionWriter(SourceWriter):
         mine, other = (
             (blocks.keys, blocks.queries) if self.turned else (blocks.queries, blocks.keys)
         )
-        self.line(f"sparse = block // {mine // own}" if mine != own else "sparse = block")
+        if one.packed:
+            self.line("sparse = 0")  # where all queries are
+        else:
+            self.line(f"sparse = block // {mine // own}" if mine != own else "sparse = block")
         lists = [(blocks.counts, blocks.indices, True)]
         if blocks.full_counts is not None and blocks.full_indices is not None:
             lists.append((blocks.full_counts, blocks.full_indices, False))
@@ -467,16 +482,15 @@ class _AttentionWriter(SourceWriter):
         operand = dict(self.one.results)[role]
         self.base(role, "head", f"{role}_base")
         mask = "" if self.queries_fit else f", x < {self.text(self.one.queries)}"
-        stride = self.text(operand.strides[2])
-        self.line(f"tl.store({role}_base + x * ({stride}), {value}{mask})")
+        self.line(f"tl.store({role}_base + {self.row(operand.strides, 'x')}, {value}{mask})")
 
     # Gradients
 
     def read_row(self, role: str, other: str) -> str:
         """A number for each query."""
-        stride = self.text(self.one.operand(role).strides[2])
+        row = self.row(self.one.operand(role).strides, "x")
         mask = "" if self.queries_fit else f", x < {self.text(self.one.queries)}, other={other}"
-        return f"tl.load({role}_base + x * ({stride}){mask})"
+        return f"tl.load({role}_base + {row}{mask})"
 
     def rows(self) -> None:
         """The log-sum-exp of each query, and what is subtracted from the gradient of a weight."""
