@@ -185,6 +185,7 @@ class _JointTracer:
         ]
         self._tracer = _WritesNoted(self._env, device=devices[0] if devices else "cpu")
         self._tracer.written = []
+        self._tracer.observed_is_compiling = gm.meta.get("observed_is_compiling", False)
         self._grad = torch.is_grad_enabled()
         self._arguments: list[_Argument] = []
         self._memory: dict[int, _Argument] = {}

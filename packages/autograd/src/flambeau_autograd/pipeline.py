@@ -67,6 +67,8 @@ PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     ("fold_identities", fold_identities),
     # Before equal calls are merged: more are equal once copies between them are gone.
     ("follow_memory_order", follow_memory_order),
+    # A copy of a copy that was left out may copy to the order that its operand has.
+    ("fold_identities", fold_identities),
     # Forward and backward formulas share subexpressions that appear only now (the normalised input
     # of a layer norm).
     ("merge_common_subexpressions", merge_common_subexpressions),

@@ -438,6 +438,8 @@ class Capture:
     """Why the capture ends at a graph break, or (`eager`) why there is none."""
     enables_grad: bool = False
     """The call turns gradients on: the graph runs with them on, and first turns them off."""
+    observed_is_compiling: bool = False
+    """The program asked whether it is compiled: eagerly it may take another path."""
     eager: bool = False
     """The call is left to the interpreter; the guards say for which other calls that holds."""
     assumptions: tuple[Assumption, ...] = ()

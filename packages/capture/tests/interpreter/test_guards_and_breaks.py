@@ -255,6 +255,13 @@ def compiling_flags(x):
     )
 
 
+@pytest.mark.parametrize(("fn", "asked"), [(compiling_flags, True), (lambda x: x.sin(), False)])
+def test_the_graph_says_whether_the_program_asked(fn, asked):
+    seen = []
+    flambeau_capture.compile(fn, backend=lambda gm, _: seen.append(gm) or gm.forward)(X)
+    assert [gm.meta["observed_is_compiling"] for gm in seen] == [asked]
+
+
 def test_is_compiling():
     same(compiled(compiling_flags)(X), X + 2)
     assert not torch.compiler.is_compiling()

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from flambeau_prims import symbolic_matmul
 from flambeau_prims.fake import FakeTensor
+from flambeau_prims.known_masks import Mask, current_tape, known_mask
 from flambeau_prims.sizes_node import from_symint
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ def attention(
         return NotImplemented
     operands = (query, key, value, attn_mask)
     invalid = is_causal and attn_mask is not None
+    if not (invalid or enable_gqa):
+        unmasked = _without_known_mask(operands, dropout_p, scale)
+        if unmasked is not None:
+            return unmasked
     chosen = SDPBackend.MATH
     if not invalid:
         chosen = choose_kernel(operands, dropout_p, is_causal, scale, enable_gqa)
@@ -186,7 +191,60 @@ def _efficient_fits(
     return mask is None or (mask.stride(-1) == 1 and mask.dtype in (torch.bool, query.dtype))
 
 
-# 2. The calls, as eager's C++ makes them
+# 2. Masks that say nothing, or that each position attends to those before it
+
+
+def _without_known_mask(
+    operands: tuple[Any, Any, Any, Any], dropout_p: float, scale: float | None
+) -> Any:
+    """The attention without a mask that is known, by a kernel for that, laid out as with the mask;
+    None if the mask is not known, or if only the math form can do without.
+
+    The kernels draw dropout's random numbers each in its own way: with dropout it is for programs
+    that know that they are compiled. Eagerly they leave such masks out themselves.
+    """
+    query, key, value, mask = operands
+    tape = current_tape()
+    if tape is None or not isinstance(mask, FakeTensor) or mask.requires_grad:
+        return None
+    if dropout_p > 0 and not tape.observed_is_compiling:
+        return None
+    if not _fits_any((query, key, value), (*_HALVES, torch.float32)):
+        return None
+    scores = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    if not all(type(size) is int for size in (*scores, *mask.shape)):
+        return None
+    known = known_mask(mask, tape)
+    if known is None or not _broadcasts(mask.shape, scores):
+        return None
+    causal = known is Mask.CAUSAL
+    if causal and mask.shape[-2:] != scores[-2:]:
+        return None
+    if choose_kernel((query, key, value, None), dropout_p, causal, scale, False) == SDPBackend.MATH:
+        return None
+    order = _order_of_result(choose_kernel(operands, dropout_p, False, scale, False), query)
+    result = attention(query, key, value, None, dropout_p, causal, scale)
+    back = sorted(range(4), key=order.__getitem__)
+    return result.permute(order).contiguous().permute(back)
+
+
+def _broadcasts(shape: Sequence[int], scores: Sequence[int]) -> bool:
+    if len(shape) > len(scores):
+        return False
+    last = scores[len(scores) - len(shape) :]
+    return all(size in (1, whole) for size, whole in zip(shape, last, strict=True))
+
+
+def _order_of_result(chosen: Any, query: Any) -> list[int]:
+    """The dims of a kernel's result, outermost in memory first."""
+    if chosen == SDPBackend.MATH:
+        return [0, 1, 2, 3]
+    if chosen == SDPBackend.EFFICIENT_ATTENTION:
+        return [0, 2, 1, 3]
+    return sorted(range(4), key=query.stride().__getitem__, reverse=True)
+
+
+# 3. The calls, as eager's C++ makes them
 
 
 def _cudnn(

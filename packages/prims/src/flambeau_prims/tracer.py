@@ -49,6 +49,7 @@ from flambeau_prims.unsupported import DataDependent, MetadataMutation, Unsuppor
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from flambeau_prims.known_masks import Mask
     from flambeau_prims.operator_facts import OperatorFacts
 
 aten = torch.ops.aten
@@ -103,6 +104,10 @@ class Tracer(TorchDispatchMode):
         self.inputs: list[Value] = []
         self.nodes: list[Node] = []
         self.constants: dict[Value, torch.Tensor] = {}
+        self.observed_is_compiling = False
+        """Whether the program knows that it is compiled, so eager may take another path."""
+        self.known_masks: dict[Value, Mask | None] = {}
+        """What masks of attention say (`known_masks.py`)."""
         self._fake_constants: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         """By id of the real tensor, which is kept alive so that the id stays its own."""
         self._named = 0

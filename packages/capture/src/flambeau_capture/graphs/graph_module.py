@@ -106,6 +106,7 @@ def build_graph_module(
     builder = _CaptureBuilder(capture, calls, wanted)
     module = builder.module(calls, wanted)
     module.meta["size_env"] = capture.size_env
+    module.meta["observed_is_compiling"] = capture.observed_is_compiling
     return module, builder.inputs
 
 

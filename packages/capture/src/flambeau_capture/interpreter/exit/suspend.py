@@ -90,6 +90,7 @@ def finish(
         unbacked=machine.tape.unbacked.values,
         suspended=suspended,
         enables_grad=enables_grad,
+        observed_is_compiling=machine.observed_is_compiling,
         assumptions=tuple(machine.speculation.assumptions),
         locks=locks,
         pinned=tuple(machine.objects.pinned.values()),
