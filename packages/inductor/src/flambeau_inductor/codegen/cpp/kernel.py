@@ -41,6 +41,7 @@ from flambeau_inductor.codegen.cpp.reductions import (
     places,
 )
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
+from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
@@ -199,11 +200,17 @@ class KernelWriter(LoopWriter):
         ]
         self.statements(before)
         known = {s.name for s in before if not isinstance(s, CheckIndex)}
-        peeled = None if self.checked else peel(tuple(s for s in body if s not in stores), vector)
-        if peeled is not None:
-            write_peeled(self, peeled, vector, begin, end, known)
-        elif inside:
-            write_vector_loop(self, vector, begin, end, inside, known)
+        rest = tuple(s for s in body if s not in stores)
+        segments = None if self.checked else segments_of(self, rest, vector, begin, end)
+        if segments is None:
+            segments = [Segment(begin, end, rest)]
+        for part in segments:
+            peeled = None if self.checked else peel(part.body, vector)
+            if peeled is not None:
+                write_peeled(self, peeled, vector, part.low, part.high, known)
+            elif inside:
+                loop = [s for s in part.body if varies(s, moving) or is_scatter(s)]
+                write_vector_loop(self, vector, part.low, part.high, loop, known)
         self.statements(stores)
 
     @contextmanager

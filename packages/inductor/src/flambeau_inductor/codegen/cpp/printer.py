@@ -6,6 +6,7 @@ v2 = sub v0 v1   ->   const float v2 = v0 - v1;
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import torch
 from flambeau_inductor.codegen.cpp.cpp_types import HALVES, literal, storage_type, value_type
 from flambeau_inductor.codegen.cpp.scans import take
 from flambeau_inductor.indexing.expressions import free_names, integer_text
+from flambeau_inductor.ir import Constant
 from flambeau_inductor.scalar_ops import install
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ class CppPrinter:
 
     `renamed` maps the name of a value to what stands for it in index expressions (an index that was
     checked is replaced by one that is safe to read at); `guards` maps it to the condition under
-    which that holds. `carry_index` picks a column's carry of a Scan.
+    which that holds. `carry_index` picks a column's carry of a Scan. `bounds` maps constants to
+    variables that hold them, whose value the compiler does not know.
     """
 
     def __init__(self) -> None:
@@ -42,10 +45,14 @@ class CppPrinter:
         self.guards: dict[str, str] = {}
         self.checks = 0
         self.carry_index = ""
+        self.constants: dict[str, Number] = {}
+        self.bounds: dict[str, str] = {}
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
         name = statement.name  # type: ignore[union-attr]
+        if isinstance(statement, Constant):
+            self.constants[name] = statement.value
         self.lines.append(f"const {value_type(statement.dtype)} {name} = {value};")  # type: ignore[union-attr]
         return name
 
@@ -123,6 +130,23 @@ class CppPrinter:
     def where(self, condition: str, a: str, b: str, dtype: torch.dtype) -> str:
         return f"{condition} ? {a} : {b}"
 
+    def maximum(self, a: str, b: str, dtype: torch.dtype) -> str:
+        return self._extreme("maximum", ">", a, b, dtype)
+
+    def minimum(self, a: str, b: str, dtype: torch.dtype) -> str:
+        return self._extreme("minimum", "<", a, b, dtype)
+
+    def _extreme(self, name: str, sign: str, a: str, b: str, dtype: torch.dtype) -> str:
+        """One selection if an operand is a number; of equals the second. NaN is an extreme."""
+        if dtype.is_floating_point and _is_number(self.constants.get(a)):
+            bound = self.bounds.get(a, a)
+            return f"{bound} {sign} {b} ? {bound} : {b}"
+        if dtype.is_floating_point and _is_number(number := self.constants.get(b)):
+            # Signs of zeros tell equals apart.
+            bound, equal = self.bounds.get(b, b), "" if number else "="
+            return f"{bound} {sign}{equal} {a} ? {bound} : {a}"
+        return f"{name}({a}, {b})"
+
     def cast(self, x: str, source: torch.dtype, to: torch.dtype) -> str:
         if source == to:
             return x
@@ -144,6 +168,10 @@ class CppPrinter:
 
     def float_of_bits(self, x: str, dtype: torch.dtype) -> str:
         return f"__builtin_bit_cast(double, (int64_t)({x}))"
+
+
+def _is_number(value: Number | None) -> bool:
+    return value is not None and not math.isnan(value)
 
 
 def _suffix(dtype: torch.dtype) -> str:
@@ -247,8 +275,6 @@ install(CppPrinter, {
     "fmod": _by_kind(partial(_libm, "fmod"), partial(_prelude, "int_fmod")),
     "remainder": _by_kind(partial(_prelude, "float_remainder"), partial(_prelude, "int_remainder")),
     "pow": _by_kind(partial(_libm, "pow"), partial(_prelude, "int_pow")),
-    "maximum": partial(_prelude, "maximum"),
-    "minimum": partial(_prelude, "minimum"),
     "philox": partial(_prelude, "philox_of"),
     "fma": lambda a, b, c, dtype: f"__builtin_fma{_suffix(dtype)}({a}, {b}, {c})",
     **{f"fast_{name}": partial(_libm, name) for name in ("sin", "cos")},

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.codegen.cpp.cpp_types import storage_type
+from flambeau_inductor.codegen.cpp.cpp_types import literal, storage_type, value_type
 from flambeau_inductor.codegen.cpp.plan import static_product
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.indexing.expressions import free_names
-from flambeau_inductor.ir import Axis, CheckIndex, Load, Store, index_of
+from flambeau_inductor.ir import Axis, CheckIndex, Compute, Constant, Load, Store, index_of
 from flambeau_inductor.scalar_ops import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from flambeau_inductor.ir import LoopKernel, Statement
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 def is_checked(kernel: LoopKernel) -> bool:
     """Whether the kernel returns a status: nonzero if an index was out of bounds."""
     return any(isinstance(statement, CheckIndex) for statement in kernel.body)
+
+
+def is_narrowing(statement: Statement, dtypes: Mapping[str, torch.dtype]) -> bool:
+    """Whether a float becomes an integer of one or two bytes."""
+    if not isinstance(statement, Compute) or statement.op != "cast":
+        return False
+    source, to = dtypes[statement.args[0]], statement.dtype
+    return source.is_floating_point and not to.is_floating_point and to.itemsize < 4
 
 
 class LoopWriter:
@@ -86,8 +94,28 @@ class LoopWriter:
                 f"{const}{ctype} *__restrict {param.name} = ({const}{ctype} *)buffers[{number}];"
             )
         self.size_declarations()
+        self.bound_declarations()
         if self.checked:
             self.line("int64_t bad = 0;")
+
+    def bound_declarations(self) -> None:
+        """Bounds of floats that become small integers, hidden from the compiler: it would compare
+        floats, but select integers, which takes three times as long.
+        """
+        body = self.kernel.body
+        if not any(is_narrowing(statement, self.dtypes) for statement in body):
+            return
+        compared = {
+            name
+            for s in body
+            if isinstance(s, Compute) and s.op in ("maximum", "minimum")
+            for name in s.args
+        }
+        for s in body:
+            if isinstance(s, Constant) and s.name in compared and s.dtype.is_floating_point:
+                bound = self.printer.bounds[s.name] = f"{s.name}_bound"
+                text = literal(s.value, s.dtype)
+                self.line(f'{value_type(s.dtype)} {bound} = {text}; __asm__("" : "+m"({bound}));')
 
     def size_declarations(self) -> None:
         """The symbolic sizes as C constants."""
