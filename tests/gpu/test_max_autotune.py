@@ -145,6 +145,50 @@ def test_factors_computed_in_the_kernel(capfd: pytest.CaptureFixture[str]) -> No
     assert "AUTOTUNE mm(32x512, 512x768)" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("rows", [1, 20, 100])
+def test_two_weights_a_byte(rows: int) -> None:
+    x = torch.randn(rows, 512, **BF16)
+    p = torch.randint(0, 256, (200, 256), device="cuda", dtype=torch.uint8)
+    s, z = torch.rand(200, 4, device="cuda"), torch.rand(200, 4, device="cuda") * 8
+
+    def function(
+        x: torch.Tensor, p: torch.Tensor, s: torch.Tensor, z: torch.Tensor
+    ) -> torch.Tensor:
+        q = torch.stack([p & 15, p >> 4], -1).view(200, 4, -1)
+        return F.linear(x, ((q - z[:, :, None]) * s[:, :, None]).view(200, -1).to(x.dtype))
+
+    close(flambeau.compile(function, options=ONLY_OURS)(x, p, s, z), function(x, p, s, z))
+
+
+def test_words_of_eight_weights() -> None:
+    """As GPTQ stores weights and zero points."""
+    x = torch.randn(20, 512, **BF16)
+    q = torch.randint(-(2**31), 2**31 - 1, (64, 96), device="cuda", dtype=torch.int32)
+    z = torch.randint(-(2**31), 2**31 - 1, (4, 12), device="cuda", dtype=torch.int32)
+    s = torch.rand(4, 96, **BF16)
+
+    def function(
+        x: torch.Tensor, q: torch.Tensor, z: torch.Tensor, s: torch.Tensor
+    ) -> torch.Tensor:
+        shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=x.device)
+        w = ((q[:, None, :] >> shifts[None, :, None]) & 15).view(4, 128, 96)
+        zeros = ((z[:, :, None] >> shifts) & 15).view(4, 1, 96) + 1
+        return x @ ((w - zeros) * s[:, None]).view(512, 96)
+
+    close(flambeau.compile(function, options=ONLY_OURS)(x, q, z, s), function(x, q, z, s))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gathered_rows(dynamic: bool) -> None:
+    x, w = torch.randn(300, 256, **BF16), torch.randn(192, 256, **BF16) / 16
+    compiled = flambeau.compile(
+        lambda x, i, w: F.silu(F.linear(x[i], w)), options=ONLY_OURS, dynamic=dynamic
+    )
+    for count in (40, 77):
+        index = torch.randint(-300, 300, (count,), device="cuda")
+        close(compiled(x, index, w), F.silu(F.linear(x[index], w)))
+
+
 def test_symbolic_sizes() -> None:
     w, b = torch.randn(192, 256, **BF16) / 16, torch.randn(192, **BF16)
 

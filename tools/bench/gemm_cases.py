@@ -29,7 +29,12 @@ class GemmCase:
         result = []
         for each in self.shapes:
             shape, dtype = each if isinstance(each[-1], torch.dtype) else (each, BF16)
-            if dtype is torch.int8:
+            if dtype is torch.int64:
+                rows = result[-1].shape[0]
+                result.append(torch.randint(rows, shape, device=device))
+            elif dtype is torch.uint8:
+                result.append(torch.randint(256, shape, device=device, dtype=dtype))
+            elif dtype is torch.int8:
                 result.append(torch.randint(-100, 100, shape, device=device, dtype=dtype))
             else:
                 scale = shape[-1] ** -0.5 if result else 1.0
@@ -64,6 +69,17 @@ def int8_weights(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Ten
     return F.linear(x, (q.to(s.dtype) * s).to(x.dtype))
 
 
+def int4_weights(x: torch.Tensor, p: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """A linear layer with two weights a byte, and a scale for each group of a row."""
+    q = torch.stack([p & 15, p >> 4], -1).view(p.shape[0], s.shape[1], -1)
+    return F.linear(x, ((q.to(s.dtype) - 8) * s[:, :, None]).view(p.shape[0], -1).to(x.dtype))
+
+
+def looked_up(x: torch.Tensor, index: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A linear layer on some rows, and SiLU."""
+    return F.silu(F.linear(x[index], w))
+
+
 def _linear(m: int, n: int, k: int) -> GemmCase:
     return GemmCase(linear_gelu, ((m, k), (n, k), (n,)))
 
@@ -75,6 +91,11 @@ def _batched(batch: int, m: int, n: int, k: int) -> GemmCase:
 def _quantised(m: int, n: int, k: int) -> GemmCase:
     scale = ((n, 1), torch.float32)
     return GemmCase(int8_weights, ((m, k), ((n, k), torch.int8), scale))
+
+
+def _packed(m: int, n: int, k: int, group: int) -> GemmCase:
+    scale = ((n, k // group), torch.float32)
+    return GemmCase(int4_weights, ((m, k), ((n, k // 2), torch.uint8), scale))
 
 
 GEMM_CASES: dict[str, GemmCase] = {
@@ -124,5 +145,9 @@ OTHER_CASES: dict[str, GemmCase] = {
     "int8_1x4096x4096": _quantised(1, 4096, 4096),
     "int8_16x4096x4096": _quantised(16, 4096, 4096),
     "int8_2048x4096x4096": _quantised(2048, 4096, 4096),
+    "int4_1x4096x4096": _packed(1, 4096, 4096, 128),
+    "int4_16x4096x4096": _packed(16, 4096, 4096, 128),
+    "int4_128x4096x4096": _packed(128, 4096, 4096, 128),
+    "looked_up": GemmCase(looked_up, ((4096, 1024), ((2048,), torch.int64), (4096, 1024))),
 }
 """Printed, too, but in no mean."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
 
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
-from flambeau_inductor.indexing.expressions import symbol
+from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol
 from flambeau_inductor.ir import Axis, LoopKernel, Param
 from flambeau_inductor.lowering.body_builder import BodyBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import sympy
     from cases import Case
 
 F32, F16, BF16, I8, I32 = torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int32
@@ -57,14 +58,24 @@ def matmul_cases() -> Iterator[Case]:
     for m, tiling in ((1, (16, 16, 512)), (8, (16, 32, 256)), (64, (64, 32, 256))):
         deep = MatmulTiling(*tiling, warps=2, stages=3)
         yield matmul(m, 70, 600, BF16, epilogue="bias_gelu", transposed=(False, True), tiling=deep)
+    # Digits of bytes and words, scales of groups: shorter than a step, as long, with a rest.
+    thin = MatmulTiling(16, 32, 128, warps=2, stages=2)
+    for (n, k), digits, group in product(((64, 256), (45, 192)), (1, 2, 4, 8), (32, 64)):
+        yield matmul(20, n, k, F16, digits=digits, group=group, transposed=(False, digits < 4),
+                     tiling=replace(thin, kblock=min(128, max(group, 16 * digits))))  # fmt: skip
+    for m, tiling in ((37, SMALL), (100, thin)):
+        yield matmul(m, 45, 51, F16, gathered=True, epilogue="relu_row_scale", tiling=tiling)
+    yield matmul(20, 45, 51, F16, gathered=True, dynamic=True)
 
 
 def matmul(
     m: int, n: int, k: int, dtype: torch.dtype, *, epilogue: str = "none", batch: int = 1,
     transposed: tuple[bool, bool] = (False, False), prologue: bool = False, dynamic: bool = False,
-    tiling: MatmulTiling = SMALL,
+    tiling: MatmulTiling = SMALL, digits: int = 0, group: int = 0, gathered: bool = False,
 ) -> Case:  # fmt: skip
-    """One product, as a kernel and buffers."""
+    """One product, as a kernel and buffers. `digits`: the right factor is so many numbers in each
+    loaded one, with a scale for each `group` of the inner axis; `gathered`: rows are looked up.
+    """
     from cases import Case
 
     total = I32 if dtype is I8 else F32
@@ -104,8 +115,15 @@ def matmul(
         buffers.append(tensor("bmn", dtype))
         builder.store(params[-1].name, index("bmn"), builder.cast(value, dtype))
 
-    left = load("bkm" if transposed[0] else "bmk", dtype)
-    right = load("bnk" if transposed[1] else "bkn", dtype)
+    parts = _Parts(builder, params, buffers, at, dtype)
+    if gathered:
+        left = parts.looked_up(m, k)
+    else:
+        left = load("bkm" if transposed[0] else "bmk", dtype)
+    if digits:
+        right = parts.dequantised(n, k, digits, group, transposed[1])
+    else:
+        right = load("bnk" if transposed[1] else "bkn", dtype)
     if prologue:
         wide = builder.cast(left, F32)
         wide = builder.pointwise("reciprocal", builder.pointwise("exp", wide))
@@ -140,7 +158,52 @@ def matmul(
     )  # fmt: skip
     name = "-".join(
         ["matmul", f"{batch}x{m}x{n}x{k}", str(dtype), epilogue, str(transposed), str(tiling)]
-        + ["prologue"] * prologue + ["dynamic"] * dynamic
+        + ["prologue"] * prologue + ["dynamic"] * dynamic + ["gathered"] * gathered
+        + [f"{digits} digits, groups of {group}"] * bool(digits)
     )  # fmt: skip
     error = {F16: 2e-3, BF16: 2e-2, F32: 1e-4}.get(dtype, 0.0)
     return Case(name, kernel, buffers, (m,) if dynamic else (), error, tiling)
+
+
+@dataclass
+class _Parts:
+    """A kernel that grows: its body, its parameters and what they hold; the places of its axes."""
+
+    builder: BodyBuilder
+    params: list[Param]
+    buffers: list[torch.Tensor]
+    at: dict[str, sympy.Symbol]
+    dtype: torch.dtype
+
+    def read(self, tensor: torch.Tensor, index: sympy.Expr) -> str:
+        """An element of one more parameter."""
+        self.params.append(Param(f"b{len(self.params)}", tensor.dtype, "read"))
+        self.buffers.append(tensor)
+        return self.builder.load(self.params[-1].name, index, tensor.dtype)
+
+    def dequantised(self, n: int, k: int, digits: int, group: int, turned: bool) -> str:
+        """A factor of whose numbers so many share an element, and a `group` a scale."""
+        builder, lane, depth = self.builder, self.at["n"], self.at["k"]
+        kind = {1: I8, 2: torch.uint8, 4: I32, 8: I32}[digits]
+        bits = 8 * kind.itemsize // digits
+        words, word = k // digits, FloorDiv(depth, digits)
+        high = 2 ** (8 * kind.itemsize - 1) - 1
+        tensor = torch.randint(0, high, (n * words,), dtype=kind)
+        value = self.read(tensor, lane * words + word if turned else word * n + lane)
+        if digits > 1:
+            shift = builder.index_value(Mod(depth, digits) * bits, kind)
+            value = builder.pointwise("shift_right", value, shift)
+            value = builder.pointwise("bitwise_and", value, builder.constant(2**bits - 1, kind))
+        scale = self.read(
+            torch.rand(n * (k // group)), lane * (k // group) + FloorDiv(depth, group)
+        )
+        value = builder.pointwise("mul", builder.cast(value, F32), scale)
+        return builder.compute("cast", (value,), self.dtype)
+
+    def looked_up(self, m: int, k: int) -> str:
+        """A factor whose rows an index names."""
+        count = 11
+        which = self.read(torch.randint(0, count, (m,)), self.at["m"])
+        self.builder.check_index(which, count)
+        rows = torch.randn(count * k).to(self.dtype)
+        return self.read(rows, symbol(which) * k + self.at["k"])

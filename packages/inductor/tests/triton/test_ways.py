@@ -75,6 +75,36 @@ def graphs() -> Any:
     zero = b.full((20, 48), 0.0, torch.float32, torch.device("cuda:0"))
     yield "dequantised", on, b.maximum(product, zero), expected
 
+    for rows in (20, 1):
+        p, s = torch.randint(0, 256, (48, 64), dtype=torch.uint8), torch.rand(48, 2, 1)
+        x = torch.randn(rows, 128).half()
+        on = OnGpu(x, p, s)
+        a, c, d = on.graph.inputs
+        b = on.builder
+        mask, four = (b.full((48, 64), n, torch.uint8, torch.device("cuda:0")) for n in (15, 4))
+        digits = [b.bitwise_and(c, mask), b.shift_right(c, four)]
+        whole = b.cat([b.unsqueeze(each, 2) for each in digits], 2)
+        wide = b.cast(b.reshape(whole, (48, 2, 64)), torch.float32)
+        factor = b.reshape(b.cast(b.mul(wide, b.expand(d, (48, 2, 64))), F16), (48, 128))
+        product = on.call(aten.mm.default, a, b.permute(factor, (1, 0)))
+        q = torch.stack([p & 15, p >> 4], -1).view(48, 2, 64)
+        expected = x.float() @ (q * s).half().float().view(48, 128).t()
+        name = "two in a byte" if rows > 1 else "row by two in a byte"
+        yield name, on, b.tanh(b.cast(product, torch.float32)), expected.tanh()
+
+    x, index, w = torch.randn(9, 40).half(), torch.randint(0, 9, (33,)), torch.randn(40, 50).half()
+    on = OnGpu(x, index, w)
+    a, c, d = on.graph.inputs
+    b = on.builder
+    rows = b.index(a, [c])
+    product = on.call(aten.mm.default, rows, d)
+    yield (
+        "gathered",
+        on,
+        b.exp(b.cast(product, torch.float32)),
+        (x.float()[index] @ w.float()).exp(),
+    )
+
     x, w, bias = torch.randn(16, 1024).half() / 8, torch.randn(1024, 32).half() / 8, torch.rand(32)
     on = OnGpu(x, w, bias)
     a, c, d = on.graph.inputs
@@ -124,9 +154,12 @@ def test_every_way_computes_the_same() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    for name in ("padded", "dequantised", "long", "batches", "one row"):
+    names = ("padded", "dequantised", "long", "batches", "one row", "two in a byte", "gathered")
+    for name in names:
         assert sum(way.startswith(name) for way in report) >= 3, report.keys()
-    for words in (": 2 parts", "dequantised: factors", "padded: factors", "one row: sums"):
+    for words in (": 2 parts", "dequantised: factors", "padded: factors", "one row: sums",
+                  "row by two in a byte: sums", "gathered: factors",
+                  "two in a byte: 16x"):  # fmt: skip
         assert any(words in way for way in report), words
     wrong = {way: error for way, error in report.items() if not error < 2e-3}
     assert not wrong, wrong

@@ -104,14 +104,15 @@ def contraction_of(kernel: LoopKernel) -> Contraction | None:
     if len(reduces) != 1 or reduces[0].kind != "sum" or not kernel.outer or not kernel.inner:
         return None
     defined = {name: s for s in kernel.body if (name := defined_name(s)) is not None}
+    inner = inner_names(kernel.body, kernel.inner)
     if any(
-        isinstance(s, (CheckIndex, Scan, Sort)) or _is_indirect(s, defined) for s in kernel.body
+        isinstance(s, (Scan, Sort)) or _is_refused(s, defined, inner, kernel.device)
+        for s in kernel.body
     ):
         return None
     product = defined[reduces[0].value]
     if not isinstance(product, Compute) or product.op != "mul":
         return None
-    inner = inner_names(kernel.body, kernel.inner)
     epilogue = tuple(s for s in kernel.body if s is not reduces[0] and not is_inner(s, inner))
     if any(isinstance(s, Store) and (s.mode or s not in epilogue) for s in kernel.body):
         return None  # it scatters, or stores inner values
@@ -148,6 +149,8 @@ def _operand(name: str, body: Body, defined: dict[str, Statement]) -> Operand:
     for each in reversed(body):
         if (own := defined_name(each)) in needed and own is not None:
             needed.update(operands(each))
+            if (index := index_of(each)) is not None:
+                needed.update(free_names(index))
     return Operand(name, statement.dtype, tuple(s for s in body if defined_name(s) in needed))  # type: ignore[union-attr]
 
 
@@ -162,6 +165,14 @@ def _axes(operand: Operand, kernel: LoopKernel) -> set[str]:
     }
 
 
-def _is_indirect(statement: Statement, defined: dict[str, Statement]) -> bool:
+def _is_refused(
+    statement: Statement, defined: dict[str, Statement], inner: set[str], device: str
+) -> bool:
+    """Whether an index is computed otherwise than on a GPU for a row: gathered rows of a factor."""
+    if isinstance(statement, CheckIndex):
+        return device == "cpu" or statement.value in inner
     index = index_of(statement)
-    return index is not None and not free_names(index).isdisjoint(defined)
+    indirect = set() if index is None else free_names(index) & defined.keys()
+    if not indirect:
+        return False
+    return device == "cpu" or not isinstance(statement, Load) or not indirect.isdisjoint(inner)

@@ -106,6 +106,19 @@ def split_multiples(a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Exp
     return sympy.Add(*whole), sympy.Add(*rest)
 
 
+def join_digits(expr: sympy.Expr) -> sympy.Expr:
+    """The sum with `c*b*(a // b) + c*(a % b)` written as `c*a`."""
+    terms = {term: term.as_coeff_Mul() for term in sympy.Add.make_args(expr)}
+    for low, (coefficient, factor) in terms.items():
+        if not isinstance(factor, Mod):
+            continue
+        a, b = factor.args
+        for high, (whole, quotient_) in terms.items():
+            if quotient_ == FloorDiv(a, b) and whole == coefficient * b:
+                return join_digits(expr - low - high + coefficient * a)
+    return expr
+
+
 def int_if_known(size: sympy.Expr) -> int | sympy.Expr:
     """The int that an expression is, or the expression."""
     return int(size) if size.is_Integer else size

@@ -15,6 +15,7 @@ from flambeau_inductor.indexing.expressions import (
     Mod,
     free_names,
     int_if_known,
+    join_digits,
     quotient,
     symbol,
 )
@@ -112,4 +113,5 @@ def rewrite(
         return math.floordiv(args[0], args[1])
     if isinstance(expr, Mod):
         return math.mod(args[0], args[1])
-    return sympy.expand(expr.func(*args))
+    result = sympy.expand(expr.func(*args))
+    return join_digits(result) if result.is_Add and result.has(Mod) else result

@@ -17,6 +17,7 @@ from flambeau_inductor.codegen.contraction import contraction_of, extents
 from flambeau_inductor.codegen.triton.matmul_candidates import candidates
 from flambeau_inductor.codegen.triton.matmul_estimate import LAUNCH, MEMORY_BYTES
 from flambeau_inductor.codegen.triton.matmul_tiling import SMALL_TILE
+from flambeau_inductor.codegen.triton.packed_sum import unpack_sum
 from flambeau_inductor.codegen.triton.tiling import choose_tiling
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.lowering.contraction import (
@@ -132,7 +133,7 @@ class TritonWays(ProductWays):
         for tiling in candidates(kernel, sizes, self.facts, tf32=self.tf32, count=count):
             yield Way(str(tiling), (replace(group, tiling=tiling),), self.made())
         if min(sizes.rows, sizes.lanes) == 1:
-            own = choose_tiling(kernel)
+            own = choose_tiling(unpack_sum(kernel))
             for each in (own, *variations(own)):
                 yield Way(f"sums {tiling_name(each)}", (replace(group, tiling=each),), self.made())
 

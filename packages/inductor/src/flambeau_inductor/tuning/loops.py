@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_inductor.codegen.cpp.matmul_tiling import CppMatmulTiling
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
+from flambeau_inductor.codegen.triton.packed_sum import unpack_sum
 from flambeau_inductor.codegen.triton.tiling import choose_tiling
 from flambeau_inductor.ir import CheckIndex, format_kernel
 from flambeau_inductor.scheduler.build_kernel import build_kernel
@@ -39,7 +40,7 @@ def loop_parts(schedule: Schedule, options: InductorOptions) -> Iterator[Part]:
         ).kernel
         if not kernel.params or kernel.sizes or any(isinstance(s, CheckIndex) for s in kernel.body):
             continue  # nothing to measure, or random data would not do
-        own = choose_tiling(kernel)
+        own = choose_tiling(unpack_sum(kernel))
         ways = [Way(tiling_name(own), (group,))]
         ways += [
             Way(tiling_name(tiling), (replace(group, tiling=tiling),)) for tiling in variations(own)

@@ -11,14 +11,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.emit_program import emit_program
+from flambeau_inductor.indexing.expressions import sympify
+from flambeau_inductor.ir import CheckIndex, Load, defined_name, operands
 from flambeau_inductor.nodes import Buffer, Lowered, TensorRef
 from flambeau_inductor.schedule import Schedule
 from flambeau_inductor.scheduler.memory import plan_memory
 from flambeau_prims.graph import Graph
 from flambeau_runtime.program import Symbol
-from flambeau_runtime.tuning.contest import Candidate, Contest
+from flambeau_runtime.tuning.contest import Candidate, Contest, LikelyIndices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import sympy
+
+    from flambeau_inductor.nodes import LoopNest
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.scheduler.groups import Group
     from flambeau_runtime.program import Program
@@ -33,6 +40,23 @@ class Way:
     name: str
     groups: tuple[Group, ...]
     buffers: dict[str, Buffer] = field(default_factory=dict)
+
+
+def checked_buffers(nest: LoopNest, hint: Callable[[sympy.Expr], int]) -> dict[str, int]:
+    """The buffers whose elements a nest checks as indices, with the likely bound."""
+    defined = {name: each for each in nest.body if (name := defined_name(each)) is not None}
+    result: dict[str, int] = {}
+    for check in nest.body:
+        if not isinstance(check, CheckIndex):
+            continue
+        below = hint(sympify(check.size))
+        pending = [check.value]
+        while pending:
+            statement = defined[pending.pop()]
+            pending += operands(statement)
+            if isinstance(statement, Load) and not statement.dtype.is_floating_point:
+                result[statement.buffer] = min(below, result.get(statement.buffer, below))
+    return result
 
 
 @dataclass(eq=False)
@@ -60,7 +84,22 @@ class Part:
             Candidate(way.name, partial(self.program, way, options)) for way in self.ways
         )
         numbers = tuple(value for _, value in self.sizes())
-        return Contest(self.title, self.key, self.device, candidates, self.tolerance, numbers)
+        return Contest(
+            self.title, self.key, self.device, candidates, self.tolerance, numbers, self.indices()
+        )
+
+    def indices(self) -> tuple[LikelyIndices, ...]:
+        """The inputs that hold places of rows."""
+        hint = self.lowered.sizes.hint
+        found: dict[str, LikelyIndices] = {}
+        for group in self.ways[0].groups:
+            for nest in group.nests:
+                for name, below in checked_buffers(nest, hint).items():
+                    if name in self.inputs:
+                        old = found.get(name)
+                        least = below if old is None else min(old.below, below)
+                        found[name] = LikelyIndices(self.inputs.index(name), least)
+        return tuple(found.values())
 
     def sizes(self) -> list[tuple[str, int]]:
         """The program's symbolic sizes, and their likely values."""

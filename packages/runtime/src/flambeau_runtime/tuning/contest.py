@@ -54,6 +54,17 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class LikelyIndices:
+    """An input that holds places in another tensor: random ones below `below`; or `rising` bounds
+    of parts of so many rows, the last one `below` itself.
+    """
+
+    input: int
+    below: int
+    rising: bool = False
+
+
+@dataclass(frozen=True)
 class Contest:
     """Candidates that take the same inputs and return the same outputs. The first is what would run
     without tuning: it is trusted, and the results of others are compared with it.
@@ -69,6 +80,8 @@ class Contest:
     tolerance: float
     numbers: tuple[int, ...] = ()
     """The values of the Programs' int inputs, which come last: likely sizes."""
+    indices: tuple[LikelyIndices, ...] = ()
+    """The inputs that may not hold just any numbers."""
 
 
 class Tuner(Protocol):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_runtime.program import Program
+    from flambeau_runtime.tuning.contest import LikelyIndices
 
 
 def likely_inputs(program: Program, numbers: Sequence[int]) -> list[Any]:
@@ -36,6 +37,21 @@ def likely_inputs(program: Program, numbers: Sequence[int]) -> list[Any]:
         memory = random_memory(max(extent, 1), getattr(torch, tensor.dtype), generator)
         result.append(memory.as_strided(shape, stride))
     return [*result, *numbers]
+
+
+def fill_indices(inputs: Sequence[Any], indices: Sequence[LikelyIndices]) -> None:
+    """Write likely places into the inputs that hold places."""
+    for each in indices:
+        tensor = inputs[each.input]
+        if each.rising:
+            count = tensor.numel()
+            places = torch.arange(1, count + 1, device=tensor.device) * each.below // count
+        else:
+            generator = torch.Generator(tensor.device).manual_seed(each.input)
+            places = torch.randint(
+                max(each.below, 1), tensor.shape, device=tensor.device, generator=generator
+            )
+        tensor.copy_(places.view(tensor.shape))
 
 
 def random_memory(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from flambeau_runtime.cache import Cache, binding, key_of
+from flambeau_runtime.tuning.inputs import fill_indices
 from flambeau_runtime.tuning.table import Outcome, format_table
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ class MeasuringTuner:
         program = contest.candidates[0].make()
         bench = self.bench(contest.device)
         inputs = bench.inputs(program, contest.numbers)
+        fill_indices(inputs, contest.indices)
         assert measured[0].run is not None
         expected = measured[0].run(*inputs)
         for each in measured[1:]:

@@ -21,6 +21,7 @@ from flambeau_inductor.codegen.triton.matmul import (
     write_matmul,
 )
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
+from flambeau_inductor.codegen.triton.packed_sum import unpack_sum
 from flambeau_inductor.codegen.triton.short_erf import shorten_erf
 from flambeau_inductor.codegen.triton.short_sigmoid import shorten_sigmoid
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, constants_of, grid
@@ -53,8 +54,10 @@ class TritonBackend:
         kernels: list[Kernel] = []
         launches: list[Launch] = []
         for launch in scheduled:
-            kernel = launch.kernel
             tiling = tiling_of(launch)
+            if not isinstance(tiling, MatmulTiling):
+                launch = replace(launch, kernel=unpack_sum(launch.kernel))
+            kernel = launch.kernel
             name = names.get((kernel, tiling))
             if name is None:
                 name = names[kernel, tiling] = kernel_name(kernel, len(names))
@@ -71,7 +74,7 @@ class TritonBackend:
             if isinstance(tiling, MatmulTiling) or not can_combine(launch.kernel, tiling):
                 return None
             # Vectors at the ends of rows need pointers that are known to be aligned.
-            parts.append((shorten_erf(launch.kernel), replace(tiling, vectors=False)))
+            parts.append((shorten_erf(unpack_sum(launch.kernel)), replace(tiling, vectors=False)))
         needs = combined_meta(parts)
         most = max(MOST_WARPS, *(tiling.warps for _, tiling in parts))
         buffers = tuple(buffer for launch in scheduled for buffer in launch.buffers)
@@ -86,7 +89,7 @@ def tiling_of(launch: ScheduledKernel) -> AnyTiling:
     """How a kernel is cut: as it was measured to be best, or as its form suggests."""
     if isinstance(launch.tiling, (Tiling, MatmulTiling)):
         return launch.tiling
-    return choose_tiling(launch.kernel)
+    return choose_tiling(unpack_sum(launch.kernel))
 
 
 def write(kernel: LoopKernel, name: str, tiling: AnyTiling) -> str:

@@ -27,9 +27,16 @@ from flambeau_inductor.codegen.triton.matmul_tiling import (
     describe,
     described_stores,
 )
+from flambeau_inductor.codegen.triton.operand_tiles import (
+    axes_of_values,
+    interleaved,
+    row_statements,
+)
 from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.packed_operand import unpack
 from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_inductor.indexing.expressions import integer_text
+from flambeau_inductor.ir import Constant, defined_name
 from flambeau_inductor.scalar_ops import Replay
 
 if TYPE_CHECKING:
@@ -97,6 +104,7 @@ class _MatmulWriter(KernelWriter):
         self.row_points = product_of(contraction.rows)
         self.lane_points = product_of(contraction.lanes)
         self.depth_points = product_of(kernel.inner)
+        self.before, self.after = row_statements(kernel, contraction)
         self.mask_of: dict[str, str] = {}
         for axes, points, block, mask in (
             (contraction.rows, self.row_points, tiling.xblock, "xmask"),
@@ -105,6 +113,7 @@ class _MatmulWriter(KernelWriter):
         ):
             if not divides(block, points):
                 self.mask_of |= {axis.symbol.name: mask for axis in axes}
+        self.axes_of = axes_of_values(kernel)
 
     # What TritonOps asks
 
@@ -115,8 +124,16 @@ class _MatmulWriter(KernelWriter):
 
     def masks(self, index: sympy.Expr, dtype: torch.dtype) -> list[str]:
         """The tile masks an access needs: those of the axes that it varies along."""
-        names = sorted(symbol.name for symbol in index.free_symbols)
-        return list(dict.fromkeys(self.mask_of[name] for name in names if name in self.mask_of))
+        return self.masks_of({symbol.name for symbol in index.free_symbols})
+
+    def value_masks(self, value: str) -> list[str]:
+        """The tile masks of a value."""
+        return self.masks_of({value})
+
+    def masks_of(self, names: set[str]) -> list[str]:
+        """The tile masks of axes, and of values."""
+        axes = set().union(*(self.axes_of.get(name, {name}) for name in names))
+        return sorted({self.mask_of[name] for name in axes if name in self.mask_of})
 
     def store(
         self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
@@ -196,22 +213,23 @@ class _MatmulWriter(KernelWriter):
         self.position()
         dtype = contraction.reduce.dtype
         accumulator = contraction.reduce.name
+        replay = Replay(TritonOps(self))
+        replay.run(self.before)
         self.line(f"{accumulator} = tl.zeros([XBLOCK, RBLOCK], {TRITON_TYPES[dtype]})")
         # The compiler makes the loop asynchronous as it stands; its bound is a constant if known.
         self.line(f"for start in range(0, {integer_text(self.depth_points)}, KBLOCK):")
         with self.indented():
-            left = self.operand(contraction.left, described, is_left=True)
-            right = self.operand(contraction.right, described, is_left=False)
+            left = self.operand(replay, contraction.left, described, is_left=True)
+            right = self.operand(replay, contraction.right, described, is_left=False)
             extra = ""
             if contraction.left.dtype is torch.float32:
                 extra = f', input_precision="{"tf32" if tiling.tf32 else "ieee"}"'
             elif dtype is torch.int32:
                 extra = ", out_dtype=tl.int32"
             self.line(f"{accumulator} = tl.dot({left}, {right}, {accumulator}{extra})")
-        replay = Replay(TritonOps(self))
         replay.values[accumulator] = accumulator
         replay.dtypes[accumulator] = dtype
-        replay.run(contraction.epilogue)
+        replay.run(self.after)
 
     def position(self) -> None:
         """Which rows, lanes and batch a tile has."""
@@ -245,39 +263,58 @@ class _MatmulWriter(KernelWriter):
     # Operands
 
     def operand(
-        self, operand: Operand, described: dict[str, Description] | None, *, is_left: bool
-    ) -> str:
-        """The tile of an operand at `start`; returns its name."""
+        self, replay: Replay, operand: Operand, described: dict[str, Description] | None, *,
+        is_left: bool,
+    ) -> str:  # fmt: skip
+        """The tile of an operand at `start`; returns its name. `replay` knows what is the same for
+        all of `start`.
+        """
         if described:
             self.line("if DESCRIPTORS:")
             with self.indented():
                 self.read_described(operand, described[operand.value], is_left)
             self.line("else:")
             with self.indented():
-                self.read(operand, is_left)
+                self.read(replay, operand, is_left)
         else:
-            self.read(operand, is_left)
+            self.read(replay, operand, is_left)
         return operand.value
 
-    def read(self, operand: Operand, is_left: bool) -> None:
+    def read(self, replay: Replay, operand: Operand, is_left: bool) -> None:
         """Compute an operand's tile by its statements."""
+        body = tuple(each for each in operand.body if defined_name(each) not in replay.values)
+        value, load, packed = operand.value, operand.load, None
+        if load is None and len(self.inner_axes) == 1:
+            with_constants = tuple(s for s in operand.body if s in body or isinstance(s, Constant))
+            packed = unpack(with_constants, value, self.inner_axes[0], self.matmul.kblock)
+        period = 1 if packed is None else packed.period
+        part = "" if period == 1 else f" // {period}"
         lanes = "[None, :]" if is_left else "[:, None]"
         wide = ".to(tl.int64)" if self.wide else ""
-        self.line(f"kindex = (start + tl.arange(0, KBLOCK)){lanes}{wide}")
+        self.line(f"kindex = (start{part} + tl.arange(0, KBLOCK{part})){lanes}{wide}")
         fits = divides(self.matmul.kblock, self.depth_points)
         if not fits:
-            self.line(f"kmask = kindex < {integer_text(self.depth_points)}")
+            self.line(f"kmask = kindex < {integer_text(self.depth_points)}{part}")
         self.unravel(self.inner_axes, "kindex")
-        Replay(TritonOps(self)).run(operand.body)
-        value = operand.value
-        shape = "[XBLOCK, KBLOCK]" if is_left else "[KBLOCK, RBLOCK]"
-        load = operand.load
-        if load is None and not fits:
-            # A computed operand need not be 0 where its loads are.
-            self.line(f"{value} = tl.where(kmask, {value}, tl.zeros([1, 1], {value}.dtype))")
-        own = self.contraction.rows if is_left else self.contraction.lanes
-        if load is None or not own:
-            self.line(f"{value} = tl.broadcast_to({value}, {shape})")
+        own = Replay(TritonOps(self))
+        own.values, own.dtypes = dict(replay.values), dict(replay.dtypes)
+        values: tuple[str, ...] = (value,)
+        if packed is None:
+            own.run(body)
+        else:
+            for name, points in packed.shared.items():
+                self.line(f"{name} = tl.full([1, 1], start // {points}, tl.int32)")
+            own.run(packed.body)
+            values = packed.values
+        for each in values:
+            if load is None and not fits:
+                # A computed operand need not be 0 where its loads are.
+                self.line(f"{each} = tl.where(kmask, {each}, tl.zeros([1, 1], {each}.dtype))")
+        shape = f"[XBLOCK, KBLOCK{part}]" if is_left else f"[KBLOCK{part}, RBLOCK]"
+        axes = self.contraction.rows if is_left else self.contraction.lanes
+        if load is None or not axes:
+            spread = [f"tl.broadcast_to({each}, {shape})" for each in values]
+            self.line(f"{value} = {interleaved(spread, is_left)}")
 
     def descriptions(self) -> dict[str, Description]:
         """The operands as tensor descriptors see them."""

@@ -25,12 +25,13 @@ from flambeau_inductor.codegen.triton.matmul_tiling import (
     describe,
     described_stores,
 )
+from flambeau_inductor.codegen.triton.packed_operand import steps_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from flambeau_inductor.codegen.contraction import Extents
-    from flambeau_inductor.ir import LoopKernel
+    from flambeau_inductor.codegen.contraction import Contraction, Extents
+    from flambeau_inductor.ir import Axis, LoopKernel
     from flambeau_runtime.tuning.contest import DeviceFacts
 
 HOPELESS = 1.7
@@ -81,9 +82,10 @@ def candidates(
         sizes.batch, sizes.rows, sizes.lanes, sizes.inner, itemsize,
         epilogue_cost(contraction.epilogue),
     )  # fmt: skip
+    shared = shared_points(contraction, kernel.inner)
     estimates = {
         tiling: estimate(tiling, work, facts)
-        for tiling in _possible(sizes, itemsize, described, stores, facts, tf32)
+        for tiling in _possible(sizes, itemsize, described, stores, facts, tf32, shared)
     }
     if not estimates:
         return {}
@@ -98,17 +100,31 @@ def candidates(
     return {tiling: estimates[tiling] for tiling in chosen}
 
 
+def shared_points(contraction: Contraction, inner: Sequence[Axis]) -> int:
+    """How many points of the inner axis share a scale of a computed factor; 0: none do, or a step
+    over so few would be too short.
+    """
+    if len(inner) != 1:
+        return 0
+    bodies = (contraction.left.body, contraction.right.body)
+    steps = [step for body in bodies for step in steps_of(body, inner[0]) if step >= 64]
+    return min(steps, default=0)
+
+
 def _possible(
-    sizes: Extents, itemsize: int, described: bool, stores: int, facts: DeviceFacts, tf32: bool
-) -> Iterator[MatmulTiling]:
+    sizes: Extents, itemsize: int, described: bool, stores: int, facts: DeviceFacts, tf32: bool,
+    shared: int,
+) -> Iterator[MatmulTiling]:  # fmt: skip
     """Each tiling of BLOCKS that suits the sizes, in its forms: plain; persistent programs that
-    read through descriptors; those that write through them, too.
+    read through descriptors; those that write through them, too. No step is longer than what
+    `shared` points have in common.
     """
     m, n, k = sizes.rows, sizes.lanes, sizes.inner
     least = 32 if itemsize == 1 else 16
     yielded: set[MatmulTiling] = set()
     for xblock, rblock, kblock, warps, stages in BLOCKS:
         kblock = min(max(least, kblock * 2 // itemsize), _fitting(k, least))
+        kblock = min(kblock, shared) if shared else kblock
         if xblock >= 2 * _fitting(m) or rblock >= 2 * _fitting(n):
             continue
         if itemsize == 4 and not tf32:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+import sympy
+
 from flambeau_inductor.codegen.triton.vector_rows import vector_rows
-from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
+from flambeau_inductor.indexing.expressions import FloorDiv, evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
     CheckIndex,
     Compute,
@@ -30,8 +32,6 @@ from flambeau_inductor.split_reduction import KEPT_ROW, PERSISTENT_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import sympy
 
     from flambeau_inductor.ir import Axis, LoopKernel
 
@@ -401,12 +401,14 @@ def _step(index: sympy.Expr, axis: sympy.Symbol) -> sympy.Expr | int:
 
 def _rows_are_contiguous(kernel: LoopKernel, hints: _Hints) -> bool:
     """Whether most elements are read contiguously along the innermost inner axis: a vector that
-    all rows share stays in the cache, and counts little.
+    all rows share stays in the cache, and counts little, and so does what many points share.
     """
     symbol = kernel.inner[-1].symbol
     along = across = 0
     for statement in kernel.body:
         index = index_of(statement)
+        if index is not None:
+            index = index.xreplace(dict.fromkeys(index.atoms(FloorDiv), sympy.S.Zero))
         if index is not None and symbol in index.free_symbols:
             axes = [a for a in (*kernel.outer, *kernel.inner) if a.symbol in index.free_symbols]
             size = _extent(axes, hints)
