@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from flambeau_prims.builder import Builder
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.spec import Spec
+from flambeau_runtime.peak_memory import planned_peak
 from flambeau_runtime.program import (
     Allocate,
     Extern,
@@ -82,6 +84,19 @@ def test_small_kernels_of_inputs_are_one_launch() -> None:
     assert calls == [Launch, Extern, Extern]
     apart = compile_graph(graph, InductorOptions(combine_kernels=False))
     assert len(launches(apart)) == 2
+
+
+def test_what_would_raise_the_peak_is_computed_where_it_is_needed() -> None:
+    """The largest product comes first; weights of later ones are not prepared before it."""
+    graph, b = on_gpu((2048, 512), (512, 4096), (4096, 256), (256, 2048), (2048, 512))
+    x, *weights = graph.inputs
+    for weight in weights:
+        x = product(graph, x, b.neg(weight))
+    graph.outputs = [x]
+    program = compile_graph(graph, OPTIONS)
+    assert launches(program) == ["cuda_neg_0", "cuda_combined_0", "cuda_neg_1"]
+    alone = compile_graph(graph, replace(OPTIONS, combine_kernels=False))
+    assert planned_peak(program) <= planned_peak(alone) + (1 << 20)
 
 
 def test_kernels_that_need_each_other_are_launched_in_turn() -> None:

@@ -63,7 +63,7 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
     if options.reuse_memory:
         groups = order_groups(lowered, groups, fusion.needs, spends_inputs)
     if options.combine_kernels:
-        groups = gather(lowered, groups, fusion.needs)
+        groups = gather(lowered, groups, fusion.needs, options, spends_inputs)
     memory = plan_memory(lowered, groups, options, spends_inputs)
     schedule = Schedule(lowered, groups, memory, [*written_out, *fusion.refusals])
     if options.debug_checks:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.ir import CheckIndex
 from flambeau_inductor.scheduler.match_axes import numel
-from flambeau_inductor.scheduler.memory import bytes_of
+from flambeau_inductor.scheduler.memory import bytes_alive, bytes_of
 
 if TYPE_CHECKING:
     from flambeau_inductor.ir import ScheduledKernel
     from flambeau_inductor.nodes import Lowered
+    from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.scheduler.groups import Group
     from flambeau_inductor.scheduler.memory import MemoryPlan
 
@@ -29,25 +30,46 @@ LARGEST_PART = 1 << 22
 MOST_GATHERED = 1 << 24
 """Bytes that kernels may write before their results are needed."""
 
+LEAST_RISE, RISE = 1 << 20, 1 / 400
+"""By how many bytes, or by what share, that may raise the peak of memory, inputs included."""
 
-def gather(lowered: Lowered, groups: list[Group], needs: list[set[int]]) -> list[Group]:
+
+def gather(
+    lowered: Lowered,
+    groups: list[Group],
+    needs: list[set[int]],
+    options: InductorOptions,
+    spends_inputs: bool = False,
+) -> list[Group]:
     """The groups with those that only read inputs moved to the first such: they may share a launch.
-    `needs`: for each node, those that come before it.
+    `needs`: for each node, those that come before it. The peak of memory rises by little at most.
     """
     free = {id(node) for node, before in zip(lowered.nodes, needs, strict=True) if not before}
-    result: list[list[Group]] = []
-    open_at, written, parts = -1, 0, 0
-    for group in groups:
-        result.append([group])
-        if not _is_leaf(lowered, group, free):
-            continue
-        size = sum(bytes_of(lowered, name) for name in group.stores)
-        if open_at < 0 or written + size > MOST_GATHERED or parts == MOST_PARTS:
-            open_at, written, parts = len(result) - 1, 0, 0
+    leaves = [step for step, group in enumerate(groups) if _is_leaf(lowered, group, free)]
+    if len(leaves) < 2:
+        return groups
+    alive = bytes_alive(lowered, groups, options, spends_inputs)
+    inputs = [name for name, buffer in lowered.buffers.items() if buffer.role == "input"]
+    peak = max(alive) + sum(bytes_of(lowered, name) for name in inputs)
+    most = max(alive) + max(LEAST_RISE, int(RISE * peak))
+    places = [[group] for group in groups]
+    first, written, parts = -1, 0, 0
+    for step in leaves:
+        size = sum(bytes_of(lowered, name) for name in groups[step].stores)
+        if (
+            first < 0
+            or written + size > MOST_GATHERED
+            or parts == MOST_PARTS
+            or max(alive[first:step]) + size > most
+        ):
+            first, written, parts = step, 0, 0
         else:
-            result[open_at] += result.pop()
+            places[first] += places[step]
+            places[step] = []
+            for at in range(first, step):
+                alive[at] += size
         written, parts = written + size, parts + 1
-    return [group for place in result for group in place]
+    return [group for place in places for group in place]
 
 
 def _is_leaf(lowered: Lowered, group: Group, free: set[int]) -> bool:

@@ -64,6 +64,15 @@ def plan_memory(
     return _Planner(lowered, groups, options, spends_inputs).plan()
 
 
+def bytes_alive(
+    lowered: Lowered, groups: list[Group], options: InductorOptions, spends_inputs: bool = False
+) -> list[int]:
+    """The bytes that are alive in each step of that plan, inputs that are not spent left out."""
+    planner = _Planner(lowered, groups, options, spends_inputs)
+    planner.find_lifetimes()
+    return planner.live_bytes(planner.in_place() if options.reuse_memory else {})
+
+
 class _Planner:
     def __init__(
         self, lowered: Lowered, groups: list[Group], options: InductorOptions, spends_inputs: bool
