@@ -23,8 +23,6 @@ from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_BLOCK,
     COLUMN_UNIT,
     PARALLEL_WORK,
-    TILE_LEAD,
-    TILE_VECTOR,
     choose_plan,
     dependents,
     is_ordered,
@@ -32,6 +30,7 @@ from flambeau_inductor.codegen.cpp.plan import (
     is_transposed,
     static_product,
     stride_along,
+    tile_side,
     varies,
 )
 from flambeau_inductor.codegen.cpp.reductions import (
@@ -139,10 +138,11 @@ class KernelWriter(LoopWriter):
 
     def tiled_lead(self) -> tuple[Axis, ...]:
         """The lead axes with the tiled one counted in tiles."""
+        side = tile_side(self.kernel, self.plan)
         return tuple(
             Axis(
                 symbol(f"{axis.symbol.name}_tile"),
-                FloorDiv(sympify(axis.size) + TILE_LEAD - 1, sympify(TILE_LEAD)),
+                FloorDiv(sympify(axis.size) + side - 1, sympify(side)),
             )
             if axis is self.plan.tile
             else axis
@@ -152,20 +152,16 @@ class KernelWriter(LoopWriter):
     def write_tiles(self, vector: Axis, tile: Axis) -> None:
         """Tiles of the vector axis and a lead axis: loads contiguous along it are transposed."""
         name, lead, size = vector.symbol.name, tile.symbol.name, self.size(vector)
+        side = tile_side(self.kernel, self.plan)
         staged = [s for s in self.kernel.body if self.is_staged(s, vector, tile)]
         with self.lead_loops(self.tiled_lead()):
-            self.line(f"const int64_t first = {lead}_tile * {TILE_LEAD}, size = {self.size(tile)};")
-            self.line(
-                f"const int64_t last = first + {TILE_LEAD} < size ? first + {TILE_LEAD} : size;"
-            )
-            with self.block(f"for (int64_t part = 0; part < {size}; part += {TILE_VECTOR})"):
-                self.line(
-                    f"const int64_t stop = part + {TILE_VECTOR} < {size} ? part + "
-                    f"{TILE_VECTOR} : {size};"
-                )
+            self.line(f"const int64_t first = {lead}_tile * {side}, size = {self.size(tile)};")
+            self.line(f"const int64_t last = first + {side} < size ? first + {side} : size;")
+            with self.block(f"for (int64_t part = 0; part < {size}; part += {side})"):
+                self.line(f"const int64_t stop = part + {side} < {size} ? part + {side} : {size};")
                 for load in staged:
                     self.line(
-                        f"{storage_type(load.dtype)} {load.name}_tile[{TILE_LEAD}][{TILE_VECTOR}] "
+                        f"{storage_type(load.dtype)} {load.name}_tile[{side}][{side}] "
                         "__attribute__((aligned(64)));"
                     )
                 if staged:

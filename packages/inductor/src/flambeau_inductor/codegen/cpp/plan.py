@@ -44,8 +44,16 @@ COLUMN_UNIT = 16
 COLUMN_BLOCK = 128
 """So many columns are reduced side by side: their accumulators stay in the first-level cache."""
 
-TILE_LEAD, TILE_VECTOR = 16, 32
-"""The tile of a transposing kernel: one cache line of floats by some rows."""
+TILE_LEAST = 16
+"""Shorter axes are not walked in tiles, and no tile is smaller."""
+
+TILE_SIDES = {1: 64, 2: 32, 4: 64, 8: 32}
+"""The tile of a transposing kernel by the bytes of an element, as measured: a few lines of memory
+at a time of few pages, and a tile that stays in the first-level cache.
+"""
+
+TILE_UNITS = 32
+"""Tiles become smaller where there are fewer of them: threads share them out."""
 
 SORT_COST = 32
 """An element's share of sorting a short row."""
@@ -249,13 +257,27 @@ def _accessed(index: sympy.Expr, kernel: LoopKernel) -> int:
 
 def _tile_axis(kernel: LoopKernel, vector: Axis | None, lead: tuple[Axis, ...]) -> Axis | None:
     """The lead axis: stride 1 for a load that strides along the vector axis, both long enough."""
-    if vector is None or hinted_size(vector, kernel) < TILE_VECTOR:
+    if vector is None or hinted_size(vector, kernel) < TILE_LEAST:
         return None
     for statement in kernel.body:
         for axis in lead:
-            if is_transposed(statement, vector, axis) and hinted_size(axis, kernel) >= TILE_LEAD:
+            if is_transposed(statement, vector, axis) and hinted_size(axis, kernel) >= TILE_LEAST:
                 return axis
     return None
+
+
+def tile_side(kernel: LoopKernel, plan: Plan) -> int:
+    """The side of a transposing kernel's tiles."""
+    tile, vector = plan.tile, plan.vector
+    assert tile is not None and vector is not None
+    staged = [s for s in kernel.body if is_transposed(s, vector, tile)]
+    side = min(TILE_SIDES[load.dtype.itemsize] for load in staged)
+    if len(staged) > 2:
+        side = min(side, 32)
+    rows = math.prod(hinted_size(axis, kernel) for axis in plan.lead)
+    while side > TILE_LEAST and rows < TILE_UNITS * side:
+        side //= 2
+    return side
 
 
 def is_transposed(statement: object, vector: Axis, lead: Axis) -> TypeGuard[Load]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.cpp.matmul_prelude import MATMUL_FUNCTIONS
-from flambeau_inductor.codegen.cpp.plan import TILE_VECTOR
+from flambeau_inductor.codegen.cpp.transpose_prelude import stage_tile
 from flambeau_inductor.codegen.float8 import FLOAT8, cpp_conversions
 
 if TYPE_CHECKING:
@@ -524,48 +524,7 @@ INLINE uint16_t to_float16(float x) {
 }
 
 
-def _transpose_16() -> str:
-    """A 16 x 16 transpose in registers: rows i and i + d exchange the lanes where bit d differs."""
-    stages = []
-    for d in (1, 2, 4, 8):
-        low = ", ".join(str(lane if not lane & d else 16 + lane - d) for lane in range(16))
-        high = ", ".join(str(lane + d if not lane & d else 16 + lane) for lane in range(16))
-        stages.append(
-            f"  {{\n    const lanes low = {{{low}}}, high = {{{high}}};\n"
-            "    #pragma GCC unroll 16\n"
-            f"    for (int i = 0; i < 16; ++i) if (!(i & {d})) {{\n"
-            f"      const floats a = row[i], b = row[i + {d}];\n"
-            f"      row[i] = __builtin_shuffle(a, b, low), row[i + {d}] = "
-            f"__builtin_shuffle(a, b, high);\n    }}\n  }}\n"
-        )
-    return f"""\
-// tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along lines of memory.
-#ifdef __AVX512F__
-typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t lanes __attribute__((vector_size(64)));
-static void transpose_16(const void *from, int64_t stride, void *to) {{
-  floats row[16];
-  #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) row[i] = *(const floats *)((const float *)from + i * stride);
-{"".join(stages)}  #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) *(floats *)((float *)to + i * {TILE_VECTOR}) = row[i];
-}}
-#endif
-template <class T>
-INLINE void stage_tile(const T *from, int64_t stride, int64_t rows, int64_t columns,
-                       T (*tile)[{TILE_VECTOR}]) {{
-  int64_t c = 0;
-#ifdef __AVX512F__
-  if (sizeof(T) == 4 && rows == 16)
-    for (; c + 16 <= columns; c += 16) transpose_16(from + c * stride, stride, &tile[0][c]);
-#endif
-  for (; c < columns; ++c)
-    for (int64_t r = 0; r < rows; ++r) tile[r][c] = from[c * stride + r];
-}}
-"""
-
-
-FUNCTIONS["stage_tile"] = _transpose_16()
+FUNCTIONS["stage_tile"] = stage_tile()
 FUNCTIONS.update({one.name: cpp_conversions(one) for one in FLOAT8.values()})
 
 FUNCTIONS["rows_of_halves"] = """\

@@ -1,0 +1,100 @@
+"""Transposes in registers, for tiles of a transposing kernel.
+
+A block of `side` rows of 16 bytes is transposed by interleaving row i with row i + side / 2, as
+often as side has bits: a perfect shuffle each, which every machine with vectors has as an
+instruction. AVX-512 transposes 16 x 16 words.
+"""
+
+from __future__ import annotations
+
+
+def _transpose_words() -> str:
+    """A 16 x 16 transpose: rows i and i + d exchange the lanes where bit d differs."""
+    stages = []
+    for d in (1, 2, 4, 8):
+        low = ", ".join(str(lane if not lane & d else 16 + lane - d) for lane in range(16))
+        high = ", ".join(str(lane + d if not lane & d else 16 + lane) for lane in range(16))
+        stages.append(
+            f"  {{\n    const lanes low = {{{low}}}, high = {{{high}}};\n"
+            "    #pragma GCC unroll 16\n"
+            f"    for (int i = 0; i < 16; ++i) if (!(i & {d})) {{\n"
+            f"      const words a = row[i], b = row[i + {d}];\n"
+            f"      row[i] = __builtin_shuffle(a, b, low), row[i + {d}] = "
+            f"__builtin_shuffle(a, b, high);\n    }}\n  }}\n"
+        )
+    return f"""\
+#ifdef __AVX512F__
+template <> struct transposed<4> {{
+  enum {{ side = 16 }};
+  static void run(const void *from, int64_t stride, void *to, int64_t to_stride) {{
+    typedef int32_t words __attribute__((vector_size(64), aligned(4), may_alias));
+    typedef int32_t lanes __attribute__((vector_size(64)));
+    words row[16];
+    #pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) row[i] = *(const words *)((const int32_t *)from + i * stride);
+{"".join(stages)}    #pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) *(words *)((int32_t *)to + i * to_stride) = row[i];
+  }}
+}};
+#else
+{_transpose_block(4, "int32_t")}#endif
+"""
+
+
+def _transpose_block(size: int, element: str) -> str:
+    """The transpose of rows of 16 bytes, of elements of `size` bytes."""
+    side = 16 // size
+    low = ", ".join(f"{lane}, {side + lane}" for lane in range(side // 2))
+    high = ", ".join(f"{lane}, {side + lane}" for lane in range(side // 2, side))
+    return f"""\
+template <> struct transposed<{size}> {{
+  enum {{ side = {side} }};
+  INLINE void run(const void *from, int64_t stride, void *to, int64_t to_stride) {{
+    typedef {element} words __attribute__((vector_size(16), aligned({size}), may_alias));
+    const words low = {{{low}}}, high = {{{high}}};
+    words row[{side}], next[{side}];
+    #pragma GCC unroll {side}
+    for (int i = 0; i < {side}; ++i)
+      row[i] = *(const words *)((const {element} *)from + i * stride);
+    #pragma GCC unroll 4
+    for (int done = 1; done < {side}; done *= 2) {{
+      #pragma GCC unroll {side}
+      for (int i = 0; i < {side // 2}; ++i) {{
+        next[2 * i] = __builtin_shuffle(row[i], row[i + {side // 2}], low);
+        next[2 * i + 1] = __builtin_shuffle(row[i], row[i + {side // 2}], high);
+      }}
+      #pragma GCC unroll {side}
+      for (int i = 0; i < {side}; ++i) row[i] = next[i];
+    }}
+    #pragma GCC unroll {side}
+    for (int i = 0; i < {side}; ++i) *(words *)(({element} *)to + i * to_stride) = row[i];
+  }}
+}};
+"""
+
+
+def stage_tile() -> str:
+    """The function that reads a tile along lines of memory."""
+    blocks = (
+        _transpose_block(1, "int8_t"),
+        _transpose_block(2, "int16_t"),
+        _transpose_words(),
+        _transpose_block(8, "int64_t"),
+    )
+    return f"""\
+template <int size> struct transposed;
+{"".join(blocks)}\
+// tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along lines of memory.
+template <class T, int width>
+INLINE void stage_tile(const T *from, int64_t stride, int64_t rows, int64_t columns,
+                       T (*tile)[width]) {{
+  const int64_t side = transposed<sizeof(T)>::side;
+  const int64_t whole_rows = rows / side * side, whole_columns = columns / side * side;
+  for (int64_t c = 0; c < whole_columns; c += side)
+    for (int64_t r = 0; r < whole_rows; r += side)
+      transposed<sizeof(T)>::run(from + c * stride + r, stride, &tile[r][c], width);
+  for (int64_t c = 0; c < columns; ++c)
+    for (int64_t r = c < whole_columns ? whole_rows : 0; r < rows; ++r)
+      tile[r][c] = from[c * stride + r];
+}}
+"""
