@@ -12,6 +12,7 @@ python -m tools.bench kernels [--case softmax ...]     single kernels on a GPU: 
 python -m tools.bench kernels --device cpu             the same on a CPU, with its own cases
 python -m tools.bench gemm [--case 8x4096x4096 ...]    products with bias and GELU on a GPU, in us
 python -m tools.bench products [--case ...]            linear layers on a CPU, with max-autotune
+python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from tools.bench.host_cases import CALLS as HOST_CALLS
 from tools.bench.host_cases import HOST_CASES
 from tools.bench.kernels import CASES as KERNEL_SETS
 from tools.bench.kernels import kernel_table
+from tools.bench.model_cases import MODEL_CASES
+from tools.bench.models import model_table
 from tools.bench.products import PRODUCT_CASES, product_table
 from tools.bench.timing import cold, interleave
 
@@ -205,6 +208,12 @@ def products(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *product_table(arguments.case or list(PRODUCT_CASES), arguments.rounds))
 
 
+def models(arguments: argparse.Namespace, table: Table) -> None:
+    """Whole models on a CPU beside eager and torch.compile; with --cold first calls and peaks."""
+    cases = arguments.case or list(MODEL_CASES)
+    fill(table, *model_table(cases, arguments.rounds, arguments.cold, arguments.passive))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -231,15 +240,19 @@ def main() -> None:
         "kernels": kernels,
         "gemm": gemm,
         "products": products,
+        "models": models,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
     kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
     names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
+    names += tuple(MODEL_CASES)
     parser.add_argument("--case", action="append", choices=names)
     parser.add_argument("--candidate", action="append", choices=GEMM_CANDIDATES, help="of gemm")
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
     parser.add_argument("--device", choices=("cpu", "cuda"))
+    parser.add_argument("--cold", action="store_true", help="of models: first calls and peaks, too")
+    parser.add_argument("--passive", action="store_true", help="of models: CPU time, not wall time")
     parser.add_argument("--mode", help="of first-call: max-autotune-no-cudagraphs, for example")
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
     parser.add_argument("--jobs", type=int, default=4, help="processes at once, but for the timing")
@@ -251,7 +264,7 @@ def main() -> None:
     arguments.device = arguments.device or ("cuda" if arguments.what in OF_GPUS else "cpu")
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")
     commands[arguments.what](arguments, table)
-    Console(width=160 if arguments.what == "gemm" else 120).print(table)
+    Console(width=160 if arguments.what in ("gemm", "models") else 120).print(table)
 
 
 if __name__ == "__main__":

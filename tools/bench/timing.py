@@ -27,9 +27,10 @@ def interleave(
     device: str,
     rounds: int = 30,
     target: float = 0.02,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Median seconds per call of each candidate; each turn repeats a call for about `target`
-    seconds.
+    seconds of the `clock`.
     """
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     repeats = {}
@@ -37,18 +38,18 @@ def interleave(
         for _ in range(3):
             call()
         synchronize()
-        started = time.perf_counter()
+        started = clock()
         call()
         synchronize()
-        repeats[name] = max(1, min(20_000, int(target / max(1e-7, time.perf_counter() - started))))
+        repeats[name] = max(1, min(20_000, int(target / max(1e-7, clock() - started))))
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, call in candidates.items():
-            started = time.perf_counter()
+            started = clock()
             for _ in range(repeats[name]):
                 call()
             synchronize()
-            seconds[name].append((time.perf_counter() - started) / repeats[name])
+            seconds[name].append((clock() - started) / repeats[name])
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

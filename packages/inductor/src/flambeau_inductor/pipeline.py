@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
+from flambeau_inductor.graph_passes.convolution_products import convolutions_to_products
 from flambeau_inductor.graph_passes.fuse_attention import (
     attention_groups,
     fuse_attention,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 GraphPass: TypeAlias = Callable[[Graph], Graph]
 
 GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
+    ("convolutions_to_products", convolutions_to_products),
     ("unfuse_bias", unfuse_bias),
     ("split_bias_gradient", split_bias_gradient),
     ("collapse_one_hot_sums", collapse_one_hot_sums),
