@@ -22,9 +22,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-try:
+if "hatchling" in sys.modules:  # which loads this file; else, only a compiler is needed
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # `--inplace` needs only a compiler
+else:
     BuildHookInterface = object  # type: ignore[assignment,misc]
 
 ROOT = Path(__file__).resolve().parent

@@ -14,7 +14,7 @@ import types
 import pytest
 
 from flambeau_capture.core import core
-from flambeau_capture.entries.entry import new_entry
+from flambeau_capture.entries.new_entry import new_entry
 from flambeau_capture.guards.program import PythonProgram, guard_program
 from flambeau_capture.python_core import PythonCompiled, PythonEntry
 from flambeau_capture.sources import Argument

@@ -12,7 +12,7 @@ from guard_verdicts import Thing, X, Y, function, slotted, tensor_guard, verdict
 
 from flambeau_capture import sources
 from flambeau_capture.core import core
-from flambeau_capture.entries.entry import current_state
+from flambeau_capture.entries.new_entry import current_state
 from flambeau_capture.events import failure_of
 from flambeau_capture.guards import constants, kinds, program, tensor_layout
 from flambeau_capture.record import Guard

@@ -17,7 +17,7 @@ import weakref
 import pytest
 
 from flambeau_capture.core import core
-from flambeau_capture.entries.entry import new_entry
+from flambeau_capture.entries.new_entry import new_entry
 from flambeau_capture.frame_hook import call_with_handler, flat_function, hook_works
 from flambeau_capture.guards import kinds
 from flambeau_capture.guards.program import guard_program

@@ -8,9 +8,23 @@ callable that glues them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flambeau_autograd._version import __version__
-from flambeau_autograd.options import AutogradOptions
-from flambeau_autograd.pipeline import aot
-from flambeau_autograd.reasons import REASONS
+from flambeau_prims.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from flambeau_autograd.options import AutogradOptions
+    from flambeau_autograd.pipeline import aot
+    from flambeau_autograd.reasons import REASONS
 
 __all__ = ["REASONS", "AutogradOptions", "__version__", "aot"]
+
+lazy_exports(
+    __name__,
+    {
+        "flambeau_autograd.options": ("AutogradOptions",),
+        "flambeau_autograd.pipeline": ("aot",),
+        "flambeau_autograd.reasons": ("REASONS",),
+    },
+)

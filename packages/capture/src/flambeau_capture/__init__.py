@@ -7,22 +7,23 @@ export(fn, args, kwargs)      one graph as a value: printed, drawn, called, save
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from flambeau_capture import reasons
-from flambeau_capture.compiled import compile_callable, state_of
-from flambeau_capture.core import core_is_native
-from flambeau_capture.entries.entry import Backend
-from flambeau_capture.exported.dims import Dim
-from flambeau_capture.exported.export import export
-from flambeau_capture.exported.files import ExportFileError
-from flambeau_capture.exported.graph import ExportedGraph, load
-from flambeau_capture.exported.signature import InputMismatch
-from flambeau_capture.interpreter.capture import capture_frame
-from flambeau_capture.numpy.library import wrap_numpy
-from flambeau_capture.options import CaptureOptions
-from flambeau_capture.record import Break, CaptureError
+from flambeau_prims.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from flambeau_capture import reasons
+    from flambeau_capture.api import compile
+    from flambeau_capture.capture_stage import export, wrap_numpy
+    from flambeau_capture.compiled import state_of
+    from flambeau_capture.core import core_is_native
+    from flambeau_capture.entries.entry import Backend
+    from flambeau_capture.exported.dims import Dim
+    from flambeau_capture.exported.files import ExportFileError
+    from flambeau_capture.exported.graph import ExportedGraph, load
+    from flambeau_capture.exported.signature import InputMismatch
+    from flambeau_capture.options import CaptureOptions
+    from flambeau_capture.record import Break, CaptureError
 
 __all__ = [
     "Backend", "Break", "CaptureError", "CaptureOptions", "Dim", "ExportFileError", "ExportedGraph",
@@ -30,9 +31,20 @@ __all__ = [
     "wrap_numpy",
 ]  # fmt: skip
 
-
-def compile(
-    fn: Callable[..., Any], *, backend: Backend, options: CaptureOptions | None = None
-) -> Callable[..., Any]:
-    """A callable that runs what `backend(gm, example_inputs)` makes of the graphs of `fn`."""
-    return compile_callable(fn, capture_frame, backend, options)
+lazy_exports(
+    __name__,
+    {
+        "flambeau_capture": ("reasons",),
+        "flambeau_capture.api": ("compile",),
+        "flambeau_capture.capture_stage": ("export", "wrap_numpy"),
+        "flambeau_capture.compiled": ("state_of",),
+        "flambeau_capture.core": ("core_is_native",),
+        "flambeau_capture.entries.entry": ("Backend",),
+        "flambeau_capture.exported.dims": ("Dim",),
+        "flambeau_capture.exported.files": ("ExportFileError",),
+        "flambeau_capture.exported.graph": ("ExportedGraph", "load"),
+        "flambeau_capture.exported.signature": ("InputMismatch",),
+        "flambeau_capture.options": ("CaptureOptions",),
+        "flambeau_capture.record": ("Break", "CaptureError"),
+    },
+)

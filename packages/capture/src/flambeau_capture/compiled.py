@@ -16,25 +16,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture import torch_state
 from flambeau_capture.bytecode.instructions import NotResumable
 from flambeau_capture.core import core_is_native
-from flambeau_capture.entries.continuations import Continuations
-from flambeau_capture.entries.eager_replay import VIOLATED
-from flambeau_capture.entries.entry import (
-    Backend,
-    EntryInfo,
-    current_state,
-    eager_entry,
-    make_entry,
-    new_entry,
-    raising_entry,
-    skip_entry,
-)
+from flambeau_capture.entries.new_entry import current_state, new_entry, skip_entry
 from flambeau_capture.entries.recompilation import (
     ENTRIES_DIED,
     OF_NUMBERS,
@@ -42,11 +31,17 @@ from flambeau_capture.entries.recompilation import (
     is_more_general,
     kept_failing,
 )
-from flambeau_capture.events import Event, GuardFailure, assumption_violated, failure_of
+from flambeau_capture.entries.violations import VIOLATED
+from flambeau_capture.events import (
+    EntryInfo,
+    Event,
+    GuardFailure,
+    assumption_violated,
+    failure_of,
+)
 from flambeau_capture.frame_hook import CAPTURING, capturing
 from flambeau_capture.guards import kinds
 from flambeau_capture.guards.program import TooManyGuards
-from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.python_core import Compiled
@@ -63,6 +58,12 @@ from flambeau_capture.sources import Scope
 from flambeau_capture.stance import KEEPS_ENTRIES, current_stance
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_rlock
+from flambeau_prims.lazy_exports import import_apart
+
+if TYPE_CHECKING:
+    from flambeau_capture.entries.continuations import Continuations
+    from flambeau_capture.entries.entry import Backend
+    from flambeau_capture.hooked_frames import HookedFrames
 
 
 class CompiledState:
@@ -87,7 +88,8 @@ class CompiledState:
         """What a stance's backend, a name perhaps, means for this callable."""
         self._is_continuation = continuations is not None
         """Whether the function continues another one, so that its entries return Tails."""
-        self._continuations = continuations or Continuations(self._continuation)
+        self._continuations = continuations
+        """Made with the first entry."""
         self._with_backend: dict[Any, Any] | None = {}
         self._compiled: Callable[[], Any] = lambda: None
         self._lock = fork_safe_rlock()
@@ -97,7 +99,8 @@ class CompiledState:
         """Whether an entry for all sizes and numbers was made, at the limit."""
         self._blocklisted: frozenset[str] = frozenset()
         """Lines of the program where data have been seen to decide either way."""
-        self._hooked = HookedFrames(self._frame_state)
+        self._hooked: HookedFrames | None = None
+        """Made at the first break at a call of Python code."""
 
     def new_callable(self) -> Any:
         """The callable that this state stands behind."""
@@ -128,14 +131,15 @@ class CompiledState:
             compiled = self._compiled()
             if compiled is not None:
                 compiled.entries = ()
-            if not self._is_continuation:
+            if self._continuations is not None and not self._is_continuation:
                 self._continuations.clear()
             self.events.clear()
             self._changes.clear()
             self._made = 0
             self._generalised = False
             self._blocklisted = frozenset()
-            self._hooked.clear()
+            if self._hooked is not None:
+                self._hooked.clear()
             if self._with_backend is not None:
                 self._with_backend.clear()
 
@@ -282,7 +286,7 @@ class CompiledState:
             )
         if self.options.fullgraph and broken is not None:
             if broken.id == "exception-escapes":
-                return raising_entry(scope, broken)
+                return _making().raising_entry(scope, broken)
             raise CaptureError(broken)
         if entry is None:
             assert broken is not None
@@ -312,6 +316,7 @@ class CompiledState:
 
     def _make(self, scope: Scope, backend: Backend, captured: Capture | Break | None) -> _Made:
         """Capture, compile by the backend, and check the entry on the call that it was made for."""
+        making = _making()
         started = time.perf_counter()
         try:
             with capturing():
@@ -323,15 +328,15 @@ class CompiledState:
                 broken = captured if isinstance(captured, Break) else self._violation(captured)
                 if broken is not None or isinstance(captured, Break):
                     return _Made(None, broken, seconds)
-                handler = self._hooked.handler if captured.needs_hook else None
+                handler = self._hooked_frames().handler if captured.needs_hook else None
                 if captured.eager:
-                    entry = eager_entry(captured, state, handler)
+                    entry = making.eager_entry(captured, state, handler)
                 else:
-                    entry = make_entry(
+                    entry = making.make_entry(
                         captured,
                         backend,
                         state,
-                        self._continuations,
+                        self._made_continuations(),
                         to_end=not self._is_continuation,
                         handler=handler,
                         guard_filter=self.options.guard_filter_fn,
@@ -355,6 +360,17 @@ class CompiledState:
             return _Made(None, broken, seconds)
         return _Made(entry, captured.cause, seconds, captured.eager)
 
+    def _made_continuations(self) -> Continuations:
+        if self._continuations is None:
+            self._continuations = _making().Continuations(self._continuation)
+        return self._continuations
+
+    def _hooked_frames(self) -> HookedFrames:
+        if self._hooked is None:
+            module = import_apart("flambeau_capture.hooked_frames")
+            self._hooked = module.HookedFrames(self._frame_state)
+        return self._hooked
+
     def _violation(self, captured: Capture) -> Break | None:
         return violation(captured, self.options.dynamic_shapes)
 
@@ -365,7 +381,7 @@ class CompiledState:
             try:
                 return self.on_miss(arguments)
             finally:
-                self.function = without_closure(function)
+                self.function = _without_closure(function)
 
     def _capture(self, scope: Scope) -> Capture | Break:
         changed = self._changes.dims()
@@ -455,6 +471,18 @@ class CompiledState:
             self.listener(event)
         if self.options.verbose:
             print(f"flambeau: {event.kind} of {self.function.__qualname__}: {event.text}")
+
+
+def _making() -> types.ModuleType:
+    """`entries.entry`, which makes entries of captures, imported at the first capture."""
+    return import_apart("flambeau_capture.entries.entry")
+
+
+def _without_closure(function: types.FunctionType) -> types.FunctionType:
+    """A function that says as much in reports, and keeps no cells alive."""
+    code = function.__code__
+    cells = tuple(types.CellType() for _ in code.co_freevars) or None
+    return types.FunctionType(code, function.__globals__, function.__name__, None, cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,10 +131,3 @@ def _computes(entry: Any) -> bool:
         graph_module is not None
         and any(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes)
     )
-
-
-def without_closure(function: types.FunctionType) -> types.FunctionType:
-    """A function that says as much in reports, and keeps no cells alive."""
-    code = function.__code__
-    cells = tuple(types.CellType() for _ in code.co_freevars) or None
-    return types.FunctionType(code, function.__globals__, function.__name__, None, cells)

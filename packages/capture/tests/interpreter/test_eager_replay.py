@@ -15,7 +15,7 @@ import torch
 import flambeau_capture
 from flambeau_capture import CaptureOptions, state_of
 from flambeau_capture.core import core
-from flambeau_capture.entries.entry import new_entry
+from flambeau_capture.entries.new_entry import new_entry
 from flambeau_capture.frame_hook import call_with_handler, hook_works
 from flambeau_capture.guards.program import PythonProgram, guard_program
 from flambeau_capture.python_core import PythonCompiled, PythonEntry

@@ -8,7 +8,7 @@ import argparse
 
 from flambeau import environment
 from flambeau._version import __version__
-from flambeau.backends import list_backends
+from flambeau.backend_registry import list_backends
 
 
 def main() -> None:

@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-import flambeau_capture
-from flambeau.backends import Context, backend_of_captures, get_default_backend, lookup_backend
+from flambeau.backend_registry import (
+    Context,
+    backend_of_captures,
+    get_default_backend,
+    lookup_backend,
+)
 from flambeau.environment import read_environment
 from flambeau.logs import listener
 from flambeau.module import CompiledModule
 from flambeau.options import check_arguments, resolve
 from flambeau.report import Report, attach_report
 from flambeau.reset import remember
+from flambeau_capture.api import compile as compile_frames
+from flambeau_capture.compiled import state_of
 from flambeau_capture.compiler_functions import innermost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flambeau.backends import Backend
+    from flambeau.backend_registry import Backend
     from flambeau.options import Options
 
 
@@ -139,10 +145,10 @@ def _compile_callable(
     model: Callable[..., Any], backend: str | Backend, options: Options, report: Report
 ) -> Any:
     context = Context(options, report)
-    compiled = flambeau_capture.compile(
+    compiled = compile_frames(
         model, backend=backend_of_captures(backend, context), options=options.capture
     )
-    state = flambeau_capture.state_of(compiled)
+    state = state_of(compiled)
     state.resolve_backend = lambda other: backend_of_captures(other, context)
     state.listener = listener(report.name, options.environment)
     remember(compiled)

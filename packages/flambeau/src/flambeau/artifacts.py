@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from flambeau.environment import Environment, read_environment
 from flambeau.options import resolve
 from flambeau.report import all_reports
-from flambeau_runtime import Cache
+from flambeau_runtime.cache import Cache
 
 
 @dataclass(frozen=True)

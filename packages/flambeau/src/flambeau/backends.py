@@ -1,15 +1,13 @@
-"""Backends by name: what compiles a captured graph.
+"""The backends of our own: what compiles a captured graph.
 
-A backend is the field's convention, `backend(gm, example_inputs) -> callable returning a tuple`.
-Those of our own:
+A backend is the field's convention, `backend(gm, example_inputs) -> callable returning a tuple`:
 
 - `eager` runs the captured graph as it is;
 - `aot_eager` runs the functional forward and backward graphs of autograd, operator by operator;
 - `inductor` lowers them to kernels and runs Programs;
 - `cudagraphs` runs them as Programs of ATen calls, recorded as CUDA graphs.
 
-Others come from `register_backend` or from the entry-point group `torch_dynamo_backends`, which
-torch.compile's own backends use.
+`backend_registry` knows them by name, and those from elsewhere.
 
 A graph that our own backends cannot compile runs eagerly, with the reason in the report: what runs
 without Flambeau runs with it.
@@ -21,13 +19,12 @@ import dataclasses
 import functools
 import sys
 import warnings
-from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from flambeau.backend_registry import Backend, Compiled, Context
 from flambeau.eager_draws import draw_as_eager
 from flambeau.graph_split import (
     can_be_cut,
@@ -38,7 +35,7 @@ from flambeau.graph_split import (
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, wanted
 from flambeau.plain_launches import PlainLaunches, note_cuts
-from flambeau.report import Fallback, GraphReport, Report, Stopwatch
+from flambeau.report import Fallback, GraphReport, Stopwatch
 from flambeau_autograd import aot
 from flambeau_autograd.reasons import RecordedWrite
 from flambeau_capture.graphs.check import check_captured_graph
@@ -61,79 +58,22 @@ from flambeau_runtime.tuning.tuner import Bench, MeasuringTuner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from flambeau.options import Options
     from flambeau_prims.graph import Graph
     from flambeau_runtime.tuning.contest import Tuner
 
-Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
-Backend: TypeAlias = "Callable[[torch.fx.GraphModule, list[Any]], Compiled]"
 GraphCompiler: TypeAlias = "Callable[[Graph, str], Compiled]"
-
-
-@dataclass(frozen=True)
-class Context:
-    """What one of our own backends compiles under: the options, and where to report."""
-
-    options: Options
-    report: Report
-
-
 BackendFactory: TypeAlias = "Callable[[Context], Backend]"
 
-_REGISTERED: dict[str, BackendFactory] = {}
+OWN: dict[str, BackendFactory] = {}
+"""The backends of our own, by name."""
 
 
-def register_backend(backend: Backend, name: str | None = None) -> Backend:
-    """Make `backend` available as `flambeau.compile(backend=name)`; the name defaults to the
-    function's.
-
-    Usable as a decorator.  Raises ValueError when the name is taken.
-    """
-    _register(name or backend.__name__, lambda context: _reporting(backend, context))
-    return backend
+def _own(factory: BackendFactory) -> BackendFactory:
+    OWN[factory.__name__] = factory
+    return factory
 
 
-class _Default:
-    """The default backend of `compile`: a setting of the process, held here alone."""
-
-    backend: str | Backend = "inductor"
-
-
-def set_default_backend(backend: str | Backend | None) -> None:
-    """Set the default backend of `compile`, by name or callable; None: "inductor"."""
-    _Default.backend = backend or "inductor"
-
-
-def get_default_backend() -> str | Backend:
-    """What `compile` without `backend` uses."""
-    return _Default.backend
-
-
-def list_backends() -> list[str]:
-    """The names `compile(backend=...)` takes: registered ones and installed entry points."""
-    installed = {entry.name for entry in entry_points(group="torch_dynamo_backends")}
-    return sorted(_REGISTERED.keys() | (installed - {"flambeau"}))
-
-
-def lookup_backend(backend: str | Backend, context: Context) -> Backend:
-    """The backend of that name, or the callable itself; ValueError lists the known names."""
-    if callable(backend):
-        return _reporting(backend, context)
-    factory = _REGISTERED.get(backend)
-    if factory is not None:
-        return factory(context)
-    if backend != "flambeau":
-        for entry in entry_points(group="torch_dynamo_backends", name=backend):
-            return _reporting(entry.load(), context)
-    raise ValueError(f"unknown backend {backend!r}; known: {', '.join(list_backends())}")
-
-
-def backend_of_captures(backend: str | Backend, context: Context) -> Backend:
-    """`lookup_backend`; under FLAMBEAU_CHECK each captured graph is checked before it."""
-    return _checking(lookup_backend(backend, context), context)
-
-
-def _checking(backend: Backend, context: Context) -> Backend:
+def checking(backend: Backend, context: Context) -> Backend:
     """The backend, behind the checker of border 1 if the options ask for checks."""
     if not context.options.environment.check:
         return backend
@@ -145,20 +85,10 @@ def _checking(backend: Backend, context: Context) -> Backend:
     return checking
 
 
-def _register(name: str, factory: BackendFactory) -> None:
-    if _REGISTERED.setdefault(name, factory) is not factory:
-        raise ValueError(f"a backend named {name!r} is registered already")
-
-
-def _builtin(factory: BackendFactory) -> BackendFactory:
-    _register(factory.__name__, factory)
-    return factory
-
-
 # The backends of our own
 
 
-@_builtin
+@_own
 def eager(context: Context) -> Backend:
     """The captured graph, run as it is."""
 
@@ -169,7 +99,7 @@ def eager(context: Context) -> Backend:
     return backend
 
 
-@_builtin
+@_own
 def aot_eager(context: Context) -> Backend:
     """Autograd's functional graphs, run operator by operator."""
 
@@ -179,7 +109,7 @@ def aot_eager(context: Context) -> Backend:
     return _through_autograd(context, compiler_for)
 
 
-@_builtin
+@_own
 def inductor(context: Context) -> Backend:
     """Fused kernels: autograd, inductor and runtime in a row."""
 
@@ -238,7 +168,7 @@ def tuner_of(context: Context) -> Tuner | None:
     return MeasuringTuner(benches, runtime, seconds=runtime.max_autotune_seconds, report=report)
 
 
-@_builtin
+@_own
 def cudagraphs(context: Context) -> Backend:
     """The functional graphs as calls of ATen, without kernels of our own, each graph launched as
     one CUDA graph where its tensors are on a GPU.
@@ -326,7 +256,7 @@ def _through_autograd(
 
         if context.options.runtime.cuda_graphs == "always":
             note_cuts(context.report, gm, cutting_calls(gm))
-        return compile_split_graph(gm, _checking(compile_piece, context), ends)
+        return compile_split_graph(gm, checking(compile_piece, context), ends)
 
     return backend
 
@@ -340,7 +270,7 @@ def _start(context: Context, gm: torch.fx.GraphModule) -> GraphReport:
     return context.report.start_graph(gm)
 
 
-def _reporting(backend: Backend, context: Context) -> Backend:
+def reporting(backend: Backend, context: Context) -> Backend:
     """A backend from elsewhere, its graphs counted and timed; its errors are its own."""
 
     def reporting(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:

@@ -12,10 +12,9 @@ from torch import nn
 
 from flambeau.api import compile
 from flambeau.artifacts import load_cache_artifacts, save_cache_artifacts
-from flambeau.backends import get_default_backend, list_backends, set_default_backend
+from flambeau.backend_registry import get_default_backend, list_backends, set_default_backend
 from flambeau.module import CompiledModule
 from flambeau.reset import reset
-from flambeau_capture import wrap_numpy
 from flambeau_capture.compiler_functions import (
     allow_in_graph,
     assume_constant_result,
@@ -38,9 +37,12 @@ from flambeau_capture.guards.filtering import (
     skip_guard_on_inbuilt_nn_modules_unsafe,
 )
 from flambeau_capture.stance import set_stance
+from flambeau_prims.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from flambeau_capture.capture_stage import wrap_numpy
 
 __all__ = [
     "allow_in_graph", "assume_constant_result", "compile", "cudagraph_mark_step_begin", "disable",
@@ -51,6 +53,8 @@ __all__ = [
     "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe",
     "skip_guard_on_inbuilt_nn_modules_unsafe", "substitute_in_graph", "wrap_numpy",
 ]  # fmt: skip
+
+lazy_exports(__name__, {"flambeau_capture.capture_stage": ("wrap_numpy",)})
 
 
 def disable(

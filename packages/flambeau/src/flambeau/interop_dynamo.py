@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._guards import TracingContext, detect_fake_mode
 
-from flambeau.backends import Context, lookup_backend
+from flambeau.backend_registry import Context, lookup_backend
 from flambeau.environment import read_environment
 from flambeau.interop_sizes import Untranslatable, give_guards, size_from_torch
 from flambeau.options import resolve

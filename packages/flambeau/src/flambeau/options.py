@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flambeau.environment import Environment
-from flambeau_autograd import AutogradOptions
-from flambeau_capture import CaptureOptions
+from flambeau_autograd.options import AutogradOptions
 from flambeau_capture.marks import marks_by_source
-from flambeau_inductor import InductorOptions
-from flambeau_runtime import RuntimeOptions
+from flambeau_capture.options import CaptureOptions
+from flambeau_inductor.options import InductorOptions
+from flambeau_runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,10 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture import state_of
+from flambeau_capture.compiled import state_of
 from flambeau_capture.events import Event
 from flambeau_prims.fork_safety import fork_safe_lock
-from flambeau_runtime import CacheUse
+from flambeau_runtime.cache import CacheUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

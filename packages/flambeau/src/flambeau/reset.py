@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from flambeau_capture import state_of
+from flambeau_capture.compiled import state_of
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_runtime import release_memory
 

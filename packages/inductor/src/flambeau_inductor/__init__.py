@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flambeau_inductor._version import __version__
-from flambeau_inductor.check import BorderError
-from flambeau_inductor.compile import Explanation, compile_graph, explain_graph
-from flambeau_inductor.options import InductorOptions
+from flambeau_prims.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from flambeau_inductor.check import BorderError
+    from flambeau_inductor.compile import Explanation, compile_graph, explain_graph
+    from flambeau_inductor.options import InductorOptions
 
 __all__ = [
     "BorderError", "Explanation", "InductorOptions", "__version__", "compile_graph",
     "explain_graph",
 ]  # fmt: skip
+
+lazy_exports(
+    __name__,
+    {
+        "flambeau_inductor.check": ("BorderError",),
+        "flambeau_inductor.compile": (
+            "Explanation",
+            "compile_graph",
+            "explain_graph",
+        ),
+        "flambeau_inductor.options": ("InductorOptions",),
+    },
+)

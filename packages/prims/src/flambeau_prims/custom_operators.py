@@ -14,6 +14,7 @@ import torch
 from torch._library.simple_registry import singleton
 
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
+from flambeau_prims.rules.registry import rule_for_others
 from flambeau_prims.sizes import Expr, ExprEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.spec import Spec
@@ -29,6 +30,7 @@ _DYNAMIC_SIZES = frozenset({"new_dynamic_size", "create_unbacked_symint"})
 _OWN_RULES = frozenset({"aten", "prim", "prims"})
 
 
+@rule_for_others
 def fake_kernel(op: OpOverload) -> Callable[..., Any] | None:
     """A rule that runs the fake kernel of a custom operator, if it has one."""
     if op.namespace in _OWN_RULES:

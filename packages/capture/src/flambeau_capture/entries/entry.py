@@ -31,6 +31,7 @@ from flambeau_capture.core import core
 from flambeau_capture.entries.continuations import Continuations, frame_functions
 from flambeau_capture.entries.eager_replay import OnError, unused_that_raise
 from flambeau_capture.entries.entry_code import EntryCode, recipes_in
+from flambeau_capture.entries.new_entry import new_entry
 from flambeau_capture.entries.state_snapshot import StateSnapshot, state_snapshot
 from flambeau_capture.events import EntryInfo, Event
 from flambeau_capture.frame_hook import flat_function
@@ -77,13 +78,6 @@ Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 _NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
 WHOLE_RESULT = -1
 RESULT_AS_TUPLE = -2
-
-
-def current_state() -> torch_state.UsualState:
-    """This thread's torch state, to be taken before a capture begins."""
-    return torch_state.UsualState.now(
-        core.torch_state() if core is not None and configure() else b""
-    )
 
 
 @dataclass(eq=False, slots=True)
@@ -233,25 +227,6 @@ def raising_entry(scope: Scope, reason: Break) -> Any:
     return new_entry(
         program.guard_program((), sources, len(sources)), run, info=EntryInfo(skipped=reason)
     )
-
-
-def skip_entry(arguments: int, reason: Break) -> Any:
-    """An entry without guards, behind all others, that runs the original function."""
-    return new_entry(
-        program.guard_program((), (), arguments),
-        None,
-        last_resort=True,
-        info=EntryInfo(skipped=reason),
-    )
-
-
-def new_entry(
-    checked: program.GuardProgram, target: Callable[..., Any] | None, **fields: Any
-) -> Any:
-    """An entry of the C core, or the Python twin where the program is one."""
-    if core is not None and isinstance(checked, core.GuardProgram):
-        return core.Entry(program=checked, target=target, **fields)
-    return PythonEntry(program=checked, target=target, **fields)
 
 
 def _target(

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from flambeau_capture import record
-from flambeau_capture.entries.entry import all_guards, current_state, graph_of, written_inputs
+from flambeau_capture.entries.entry import all_guards, graph_of, written_inputs
+from flambeau_capture.entries.new_entry import current_state
 from flambeau_capture.exported import tree as trees
 from flambeau_capture.exported.contents import (
     Ambient,

@@ -11,9 +11,9 @@ source:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.unsupported import NoCodeGenerator
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def backend_for(device: str) -> KernelBackend:
             f"no code generator for device {device!r}; there are: {', '.join(BACKENDS)}"
         )
     module, name = BACKENDS[kind]
-    return getattr(import_module(module), name)()
+    return getattr(import_apart(module), name)()
 
 
 def unique_kernels(scheduled: Sequence[ScheduledKernel]) -> dict[LoopKernel, str]:

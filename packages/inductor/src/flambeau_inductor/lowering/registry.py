@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from flambeau_prims.lazy_exports import import_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,5 +40,5 @@ def element_rule(*names: str) -> Callable[[ElementRule], ElementRule]:
 def load_all() -> dict[str, ElementRule]:
     """The table, every family's rules in it."""
     for family in FAMILIES:
-        import_module(f"flambeau_inductor.lowering.{family}")
+        import_apart(f"flambeau_inductor.lowering.{family}")
     return ELEMENT_RULES

@@ -7,7 +7,8 @@ registers them.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
+
+from flambeau_prims.lazy_exports import import_apart
 
 MODULES = (
     "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "reduction", "scan",
@@ -20,4 +21,4 @@ MODULES = (
 def load_all() -> None:
     """Import every module of decompositions; cheap after the first call."""
     for name in MODULES:
-        import_module(f"{__name__}.{name}")
+        import_apart(f"{__name__}.{name}")

@@ -2,13 +2,14 @@
 arguments.
 
 `MODULES` is the one list of the files that hold rules; `load_all` imports them, which registers the
-rules.
+rules, and `custom_operators`, which finds the rules of custom operators.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
+
+from flambeau_prims.lazy_exports import import_apart
 
 MODULES: tuple[str, ...] = (
     "attention", "convolution", "copy", "factory", "foreach", "forward_mode", "fourier",
@@ -21,4 +22,5 @@ MODULES: tuple[str, ...] = (
 def load_all() -> None:
     """Import every module of rules; cheap after the first call."""
     for name in MODULES:
-        import_module(f"{__name__}.{name}")
+        import_apart(f"{__name__}.{name}")
+    import_apart("flambeau_prims.custom_operators")
