@@ -158,7 +158,7 @@ def test_in_a_frame_that_is_reached_below_a_break():
         return y
 
     function = compiled(below)
-    handler = state_of(function)._hooked.handler
+    handler = state_of(function)._hooked_frames().handler
     x = torch.randn(3)
     for i in (GOOD, BAD, GOOD, BAD):
         log.clear()
