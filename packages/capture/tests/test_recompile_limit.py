@@ -179,7 +179,9 @@ def test_frames_that_the_hook_offers() -> None:
     state = flambeau_capture.state_of(fn)
 
     def hooked(x: torch.Tensor, text: str) -> torch.Tensor:
-        return call_with_handler(state._hooked_frames().handler, lambda: list(map(below, [x], [text])))[0]
+        return call_with_handler(
+            state._hooked_frames().handler, lambda: list(map(below, [x], [text]))
+        )[0]
 
     check_calls(
         hooked, below, TEXTS, r"below was compiled 3 times.*kept failing: L\['text'\] == 'a'"

@@ -329,7 +329,9 @@ def test_frames_below_a_break_are_captured():
     compiled = flambeau_capture.compile(below, backend=backend)
     state = flambeau_capture.state_of(compiled)
     for _ in range(2):
-        got = call_with_handler(state._hooked_frames().handler, lambda: list(map(below, [x, x + 1])))
+        got = call_with_handler(
+            state._hooked_frames().handler, lambda: list(map(below, [x, x + 1]))
+        )
         same(got, [below(x), below(x + 1)])
     assert len(seen) == 1
 
