@@ -76,6 +76,14 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     **_ops(5, "same", 80, "philox"),
 }
 
+DISCONTINUOUS = frozenset({
+    "eq", "ne", "lt", "le", "gt", "ge", "isinf", "floor", "ceil", "round", "trunc", "sign",
+    "floor_divide", "trunc_divide", "fmod", "remainder",
+})  # fmt: skip
+"""Operators that make a small difference a large one. They read half-precision values as these are
+rounded: an extreme that was stored equals no unrounded element.
+"""
+
 
 # 2. The protocol
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from flambeau_inductor.ir import (
     index_of,
     operands,
 )
-from flambeau_inductor.scalar_ops import SCALAR_OPS
+from flambeau_inductor.scalar_ops import DISCONTINUOUS, SCALAR_OPS
 
 if TYPE_CHECKING:
     import sympy
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-
-_EXACT = frozenset({"eq", "ne"})
-"""Operators that read rounded values: an extreme that was stored equals no unrounded element."""
 
 
 class BodyBuilder:
@@ -46,6 +44,10 @@ class BodyBuilder:
         self.by_name: dict[str, Statement] = {}
         self.unrounded: dict[str, str] = {}
         """By value that was rounded to a half dtype and widened again, the value before."""
+        self.decisive: set[str] = set()
+        """The rounded values that a discontinuous operator reads: so does everything else."""
+        self.read_instead: dict[int, dict[str, str]] = {}
+        """By place of a statement: the unrounded values that it reads, and the rounded ones."""
 
     def define(self, key: tuple[Any, ...], kind: Any, dtype: torch.dtype, *fields: Any) -> str:
         """The value of this statement, made if no equal one is there."""
@@ -86,7 +88,9 @@ class BodyBuilder:
         self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
     ) -> None:
         """buffer[index] = value where the mask holds, or a scatter of that mode."""
-        self.statements.append(Store(buffer, index, self.unrounded.get(value, value), mode, mask))
+        source = self.unrounded.get(value, value)
+        self.statements.append(Store(buffer, index, source, mode, mask))
+        self.note_reading(value)
 
     def check_index(self, value: str, size: Integer, mask: str | None = None) -> None:
         """An indirect index must be in range."""
@@ -97,26 +101,33 @@ class BodyBuilder:
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         """A reduction over the inner axes."""
-        value = self.unrounded.get(value, value)
-        return self.define(("reduce", kind, value), Reduce, dtype, kind, value)
+        if kind in {"argmax", "argmin"}:
+            self.decide(value)
+        return self.define_reading(Reduce, dtype, kind, value)
 
     def scan(self, kind: str, value: str, dtype: torch.dtype, reverse: bool) -> str:
         """A scan along the inner axes."""
-        value = self.unrounded.get(value, value)
-        return self.define(("scan", kind, value, reverse), Scan, dtype, kind, value, reverse)
+        if kind in {"max", "min"}:
+            self.decide(value)
+        return self.define_reading(Scan, dtype, kind, value, reverse)
 
     def sort(self, kind: str, value: str, dtype: torch.dtype, descending: bool) -> str:
         """A sort along the inner axes."""
-        value = self.unrounded.get(value, value)
-        return self.define(("sort", kind, value, descending), Sort, dtype, kind, value, descending)
+        self.decide(value)
+        return self.define_reading(Sort, dtype, kind, value, descending)
 
     # Operators
 
     def compute(self, op: str, args: tuple[str, ...], dtype: torch.dtype) -> str:
         """An operator on values; `dtype` is the result's."""
-        if op not in _EXACT or len(set(args)) == 1:  # x != x: NaN stays NaN
-            args = tuple([self.unrounded.get(arg, arg) for arg in args])
-        return self.define((op, args, dtype), Compute, dtype, op, args)
+        if op in DISCONTINUOUS and not (op == "ne" and args[0] == args[1]):  # NaN stays NaN
+            self.decide(*args)
+        source = tuple([self.unrounded.get(arg, arg) for arg in args])
+        place = len(self.statements)
+        name = self.define((op, source, dtype), Compute, dtype, op, source)
+        if len(self.statements) > place:
+            self.note_reading(*args)
+        return name
 
     def pointwise(self, op: str, *args: str) -> str:
         """An operator other than cast; the result's dtype follows from the operands'."""
@@ -126,7 +137,10 @@ class BodyBuilder:
 
     def cast(self, x: str, to: torch.dtype) -> str:
         """x in another dtype."""
-        x = self.unrounded.get(x, x)
+        if to in FLOATS:
+            x = self.unrounded.get(x, x)
+        else:
+            self.decide(x)
         source = self.dtypes[x]
         if source is to:
             return x
@@ -146,13 +160,54 @@ class BodyBuilder:
                 return rounded
         return self.compute("cast", (x,), to)
 
+    # Values that are rounded to half precision
+
+    def decide(self, *values: str) -> None:
+        """A discontinuous operator reads these: two readings must not differ by a rounding."""
+        self.decisive.update(value for value in values if value in self.unrounded)
+
+    def note_reading(self, *values: str) -> None:
+        """The last statement was given these values; it reads what they were before rounding."""
+        rounded = {self.unrounded[value]: value for value in values if value in self.unrounded}
+        if rounded:
+            self.read_instead[len(self.statements) - 1] = rounded
+
+    def define_reading(
+        self, kind: Any, dtype: torch.dtype, name: str, value: str, *fields: Any
+    ) -> str:
+        """The value of a reduction, scan or sort of `value`."""
+        source = self.unrounded.get(value, value)
+        place = len(self.statements)
+        made = self.define((kind, name, source, *fields), kind, dtype, name, source, *fields)
+        if len(self.statements) > place:
+            self.note_reading(value)
+        return made
+
     def both(self, a: str | None, b: str) -> str:
         """The conjunction of two masks, the first of which may be absent."""
         return b if a is None or a == b else self.pointwise("bitwise_and", a, b)
 
     def finish(self) -> Body:
         """The body without what no Store or CheckIndex needs."""
-        return drop_dead(self.statements)
+        if not self.decisive:
+            return drop_dead(self.statements)
+        return drop_dead(
+            [self.of_rounded(place, statement) for place, statement in enumerate(self.statements)]
+        )
+
+    def of_rounded(self, place: int, statement: Statement) -> Statement:
+        """The statement as it reads values that decide something."""
+        rounded = {
+            source: value
+            for source, value in self.read_instead.get(place, {}).items()
+            if value in self.decisive
+        }
+        match statement:
+            case Compute(args=args) if rounded:
+                return replace(statement, args=tuple([rounded.get(arg, arg) for arg in args]))
+            case Reduce(value=value) | Scan(value=value) | Sort(value=value) | Store(value=value):
+                return replace(statement, value=rounded.get(value, value))
+        return statement
 
 
 def as_number(value: Number, dtype: torch.dtype) -> Number:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.lowering.body_builder import HALF_DTYPES
 from flambeau_inductor.lowering.extern import updated_operands
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.flex_attention import EAGER, SCORES_OF, values_of_scores
@@ -338,7 +339,17 @@ class _Realizer:
             or out in self.compared
             or (out in self.broadcast and traits.cost >= self.cheap(out, traits))
         ):
-            self.must.add(out)
+            self.store(out, node)
+
+    def store(self, out: Value, node: Node) -> None:
+        """Give a result memory: to a half-precision value that is widened, as it is rounded."""
+        if node.op is PRIMS["cast"]:
+            x: Value = node.args[0]
+            if x not in self.roots and x.spec.dtype in HALF_DTYPES and x in self.traits:
+                self.must.add(x)
+                self.traits[out] = Traits(1, 1, frozenset((x,)))
+                return
+        self.must.add(out)
 
     def cheap(self, value: Value, traits: Traits) -> int:
         """The cost from which a value that is broadcast is stored: what is computed of results of

@@ -326,10 +326,23 @@ def floor_divide(b: Builder, x: Operand, y: Operand) -> Value:
     return b.floor_divide(x, y)
 
 
+def _stored_operands(b: Builder, x: Operand, y: Operand) -> list[Operand]:
+    """The operands as eager reads these: a number is rounded to the dtype of the result."""
+    dtype = b.promoted_dtype([x, y])
+    return b.promote([_rounded(op, dtype) for op in (x, y)])
+
+
+def _rounded(number: Operand, dtype: torch.dtype) -> Operand:
+    """A plain number as a floating dtype holds it."""
+    if type(number) not in (int, float) or not dtype.is_floating_point:
+        return number
+    return torch.tensor(number, dtype=torch.float64).to(dtype).item()
+
+
 @decomposition(*overloads("remainder", "Tensor", "Scalar", "Scalar_Tensor"))
 def remainder(b: Builder, x: Operand, y: Operand) -> Value:
     """Remainder with the sign of y."""
-    x, y = b.promote([x, y])
+    x, y = _stored_operands(b, x, y)
     _check_divisor(b, x, y)
     return b.remainder(x, y)
 
@@ -337,7 +350,7 @@ def remainder(b: Builder, x: Operand, y: Operand) -> Value:
 @decomposition(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(b: Builder, x: Operand, y: Operand) -> Value:
     """Remainder with the sign of x."""
-    x, y = b.promote([x, y])
+    x, y = _stored_operands(b, x, y)
     _check_divisor(b, x, y)
     return b.fmod(x, y)
 

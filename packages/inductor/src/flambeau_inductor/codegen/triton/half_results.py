@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from flambeau_inductor.indexing.expressions import free_names
-from flambeau_inductor.ir import Compute, defined_name, index_of, operands
+from flambeau_inductor.ir import Compute, Store, defined_name, index_of, operands
+from flambeau_inductor.scalar_ops import DISCONTINUOUS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,26 +22,28 @@ if TYPE_CHECKING:
 
 HALF = frozenset({torch.float16, torch.bfloat16})
 
-STEPS = frozenset({"floor", "ceil", "round", "trunc", "sign", "floor_divide", "trunc_divide",
-                   "fmod", "remainder"})  # fmt: skip
-"""Operators that make a small difference a large one."""
-
 
 def only_for_halves(body: Body) -> set[str]:
     """The values that reach memory, and whatever else reads them, in half precision only."""
     wide: set[str] = set()
+    exact: set[str] = set()
+    """What is read otherwise than by a store: the same in half precision, too."""
     for statement in reversed(body):
-        narrows = isinstance(statement, Compute) and (
-            statement.dtype in HALF
-            if statement.op == "cast"
-            else statement.dtype is torch.float32
-            and statement.name not in wide
-            and statement.op not in STEPS
-        )
-        if not narrows:
+        if not _narrows(statement, wide, exact):
             wide.update(operands(statement))
+            if not isinstance(statement, Store):
+                exact.update(operands(statement))
     names = {defined_name(statement) for statement in body}
     return {name for name in names if name is not None and name not in wide}
+
+
+def _narrows(statement: Statement, wide: set[str], exact: set[str]) -> bool:
+    """Whether rounding hides small differences of what a statement reads."""
+    if not isinstance(statement, Compute) or statement.op in DISCONTINUOUS:
+        return False
+    if statement.op == "cast" and statement.dtype in HALF:
+        return statement.name not in exact
+    return statement.dtype is torch.float32 and statement.name not in wide
 
 
 def without_unread(body: Sequence[Statement]) -> Body:
