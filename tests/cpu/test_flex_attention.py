@@ -113,3 +113,44 @@ def test_other_lengths_recompile_once() -> None:
             compiled(*inputs), flex_attention(*inputs, score_mod=FUNCTIONS.relative)
         )
     assert len(flambeau.explain(compiled).graphs) <= 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_block_mask_that_the_program_makes(dynamic: bool | None) -> None:
+    """One graph; its mask function reads tensors at positions, and differs in each call."""
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, which: torch.Tensor) -> Any:
+        def same_document(b: Any, h: Any, i: Any, j: Any) -> Any:
+            return (which[i] == which[j]) & (i >= j)
+
+        length = q.shape[2]
+        mask = create_block_mask(same_document, None, None, length, length, "cpu", BLOCK_SIZE=16)
+        return flex_attention(q, k, v, block_mask=mask), mask.kv_num_blocks
+
+    compiled = flambeau.compile(function, fullgraph=True, dynamic=dynamic)
+    for every in (9, 33):
+        inputs = [*qkv("cpu", width=16), torch.arange(LENGTH) // every]
+        torch.testing.assert_close(compiled(*inputs), function(*inputs), rtol=2e-5, atol=2e-5)
+    assert len(flambeau.explain(compiled).graphs) == 1
+
+
+def test_a_mask_function_that_breaks_the_graph_equals_eager() -> None:
+    def function(length: torch.Tensor) -> Any:
+        def visible(b: Any, h: Any, i: Any, j: Any) -> Any:
+            torch._dynamo.graph_break()
+            return j < length
+
+        scaled = length * 2
+        return create_block_mask(visible, None, None, LENGTH, LENGTH, "cpu").to_dense() + scaled
+
+    compiled = flambeau.compile(function)
+    for length in (torch.tensor(30), torch.tensor(LENGTH)):
+        torch.testing.assert_close(compiled(length), function(length))
+    assert flambeau.explain(compiled).breaks
+
+
+def test_strides_that_are_equal() -> None:
+    """With one batch and few heads the strides of batch and positions may be equal."""
+    inputs = [x[:1, :2].transpose(1, 2).contiguous().transpose(1, 2) for x in qkv("cpu")]
+    query = inputs[0].as_strided(inputs[0].shape, (32, 16, 32, 1))
+    same(lambda q, k, v: flex_attention(q, k, v), [query, *inputs[1:]])

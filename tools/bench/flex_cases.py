@@ -1,4 +1,5 @@
-"""Attention by score and mask functions, for `tools.bench kernels`: B=4, H=16, S=4096, bfloat16."""
+"""Attention by score and mask functions, for `tools.bench kernels`: B=4, H=16, S=4096, bfloat16;
+and decoding beside a long cache."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 BATCH, HEADS, LENGTH = 4, 16, 4096
+SEQUENCES, SHARING, CACHED = 8, 4, 32768
+"""Decoding: sequences with a cache each, heads that share a head of keys, cached positions."""
 
 
 @cache
@@ -52,6 +55,17 @@ def inputs(width: int, device: str) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(3))
 
 
+def decode(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+    """The next tokens beside a cache."""
+    return flex_attention(query, key, value, enable_gqa=True)
+
+
+def decoding_inputs(queries: int, width: int, device: str) -> tuple[torch.Tensor, ...]:
+    """Few queries, many keys."""
+    shapes = [(SEQUENCES, SHARING * 8, queries, width), *[(SEQUENCES, 8, CACHED, width)] * 2]
+    return tuple(torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in shapes)
+
+
 FLEX_CASES = {
     f"flex_{name}_{width}{'_training' * training}": (
         partial(attend, name),
@@ -61,5 +75,9 @@ FLEX_CASES = {
     for name in ("causal", "window", "document", "alibi", "full")
     for width in (64, 128)
     for training in (False, True)
+} | {
+    f"flex_decode_{queries}_{width}": (decode, partial(decoding_inputs, queries, width), False)
+    for queries in (1, 16)
+    for width in (64, 128)
 }
 """Name -> function, inputs by device, and whether the backward is timed, too."""

@@ -115,6 +115,7 @@ def measure(name: str, rounds: int, device: str) -> dict[str, Any]:
     import flambeau
 
     case = CASES[device][name]
+    torch._dynamo.reset()  # cases of one function count as recompilations of it, up to a limit
     torch.manual_seed(0)
     arguments = case.inputs(device)
     size = least_bytes(case, arguments)

@@ -127,6 +127,7 @@ def _mapped(
 def _in_order_of(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """`x` laid out densely: the last dim innermost, the others as in another tensor."""
     strides, last = like.stride(), like.ndim - 1
-    order = sorted(range(last), key=lambda dim: (strides[dim], dim), reverse=True)
+    # As eager: of equal strides, the later dim is the inner one.
+    order = sorted(range(last), key=lambda dim: (-strides[dim], dim))
     dense = x.permute(*order, last).contiguous()
     return dense.permute(*(order.index(dim) for dim in range(last)), last)

@@ -47,6 +47,8 @@ class Locks:
 
 def suspend(machine: Machine, innermost: Frame) -> Capture:
     """The record up to the next instruction of `innermost`; GraphBreak if that is impossible."""
+    if machine.positions:
+        raise GraphBreak("not-resumable", "a function of positions runs, for all of them at once")
     frames = [innermost]
     while (parent := frames[-1].parent) is not None:
         frames.append(parent)

@@ -74,8 +74,8 @@ _SETTERS = (
     (torch.profiler, ("profile",)),
 )
 _MODES = (
-    TorchFunctionMode.__enter__, TorchFunctionMode.__exit__, _device.DeviceContext.__enter__,
-    _device.DeviceContext.__exit__, TorchDispatchMode.__enter__, TorchDispatchMode.__exit__,
+    _device.DeviceContext.__enter__, _device.DeviceContext.__exit__,
+    TorchDispatchMode.__enter__, TorchDispatchMode.__exit__,
 )  # fmt: skip
 
 
@@ -90,6 +90,25 @@ def _declare() -> None:
         substitute_if_new(method, breaking("torch-state", text))
 
 
+def _for_positions(function: Any, step: int) -> None:
+    """A function mode is entered or left: the one in which scalar tensors index as positions, with
+    which `create_block_mask` calls a mask function, is the machine's own; others break.
+    """
+    refuse = breaking("torch-state", f"a TorchFunctionMode is {'entered' if step > 0 else 'left'}")
+
+    def change(machine: Machine, args: Any, kwargs: Any) -> Any:
+        mode = type(args[0])
+        if (mode.__module__, mode.__name__) != _POSITION_MODE:
+            return refuse(machine, args, kwargs)
+        machine.positions += step
+        return args[0] if step > 0 else None
+
+    substitute_for(function)(change)
+
+
+_POSITION_MODE = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
+_for_positions(TorchFunctionMode.__enter__, 1)
+_for_positions(TorchFunctionMode.__exit__, -1)
 _declare()
 
 
