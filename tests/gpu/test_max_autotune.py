@@ -189,6 +189,29 @@ def test_gathered_rows(dynamic: bool) -> None:
         close(compiled(x, index, w), F.silu(F.linear(x[index], w)))
 
 
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("shape", [(64, 96, 128), (17, 256, 512), (256, 512, 4096)])
+def test_scaled_float8(shape: tuple[int, int, int], by_rows: bool, fast: bool) -> None:
+    m, n, k = shape
+    x, w = (torch.randn(size, device="cuda").to(torch.float8_e4m3fn) for size in ((m, k), (n, k)))
+    a, b = (torch.rand(size if by_rows else (), device="cuda") for size in ((m, 1), (1, n)))
+    c = torch.randn(n, **BF16)
+
+    def function(
+        x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+    ) -> torch.Tensor:
+        y = torch._scaled_mm(x, w.t(), a, b, bias=c, out_dtype=torch.bfloat16, use_fast_accum=fast)
+        return F.gelu(y)
+
+    exact = F.gelu((x.double() @ w.double().t()) * a * b + c)
+    ours, theirs = (
+        each(x, w, a, b, c) for each in (flambeau.compile(function, options=ONLY_OURS), function)
+    )
+    errors = [float((each.double() - exact).norm() / exact.norm()) for each in (ours, theirs)]
+    assert errors[0] <= 1.2 * errors[1] + 1e-4, errors
+
+
 def test_symbolic_sizes() -> None:
     w, b = torch.randn(192, 256, **BF16) / 16, torch.randn(192, **BF16)
 

@@ -75,6 +75,13 @@ def int4_weights(x: torch.Tensor, p: torch.Tensor, s: torch.Tensor) -> torch.Ten
     return F.linear(x, ((q.to(s.dtype) - 8) * s[:, :, None]).view(p.shape[0], -1).to(x.dtype))
 
 
+def float8(
+    x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+) -> torch.Tensor:
+    """A linear layer in float8 with scales of rows, and SiLU."""
+    return F.silu(torch._scaled_mm(x, w.t(), a, b, bias=c, out_dtype=BF16))
+
+
 def looked_up(x: torch.Tensor, index: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """A linear layer on some rows, and SiLU."""
     return F.silu(F.linear(x[index], w))
@@ -96,6 +103,12 @@ def _quantised(m: int, n: int, k: int) -> GemmCase:
 def _packed(m: int, n: int, k: int, group: int) -> GemmCase:
     scale = ((n, k // group), torch.float32)
     return GemmCase(int4_weights, ((m, k), ((n, k // 2), torch.uint8), scale))
+
+
+def _float8(m: int, n: int, k: int) -> GemmCase:
+    kind, scale = torch.float8_e4m3fn, torch.float32
+    shapes = ((m, k), kind), ((n, k), kind), ((m, 1), scale), ((1, n), scale), (n,)
+    return GemmCase(float8, shapes)
 
 
 GEMM_CASES: dict[str, GemmCase] = {
@@ -148,6 +161,8 @@ OTHER_CASES: dict[str, GemmCase] = {
     "int4_1x4096x4096": _packed(1, 4096, 4096, 128),
     "int4_16x4096x4096": _packed(16, 4096, 4096, 128),
     "int4_128x4096x4096": _packed(128, 4096, 4096, 128),
+    "float8_16x4096x4096": _float8(16, 4096, 4096),
+    "float8_4096x4096x4096": _float8(4096, 4096, 4096),
     "looked_up": GemmCase(looked_up, ((4096, 1024), ((2048,), torch.int64), (4096, 1024))),
 }
 """Printed, too, but in no mean."""

@@ -65,6 +65,10 @@ class OnGpu:
         """A call of ATen, its result's Spec from a run on the CPU."""
         run = [self.example(a) if isinstance(a, Value) else a for a in args]
         spec = spec_of(op(*run, **kwargs)).replace(device=torch.device("cuda:0"))
+        return self.call_like(spec, op, *args, **kwargs)
+
+    def call_like(self, spec: Spec, op, *args, **kwargs) -> Value:
+        """A call of ATen whose result has a Spec."""
         value = Value(self.builder.fresh_name(), spec)
         value.producer = Node(op, args, kwargs, (value,), "")
         self.graph.nodes.append(value.producer)

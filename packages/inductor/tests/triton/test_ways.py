@@ -55,6 +55,8 @@ def graphs() -> Any:
     """(name, graph on a GPU, its result, the expected one)."""
     from test_tuning import OnGpu, aten
 
+    from flambeau_prims.spec import Spec
+
     torch.manual_seed(0)
     x, w, r = torch.randn(37, 77).half(), torch.randn(77, 41).half(), torch.randn(37, 41)
     on = OnGpu(x, w, r)
@@ -105,6 +107,20 @@ def graphs() -> Any:
         (x.float()[index] @ w.float()).exp(),
     )
 
+    x, w = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((33, 96), (48, 96)))
+    expected = x.float() @ w.float().t()
+    for name, *scales in (("scaled rows", torch.rand(33, 1), torch.rand(1, 48)),
+                          ("scaled", torch.rand(()), torch.rand(1))):  # fmt: skip
+        on = OnGpu(x, w, *scales, torch.rand(48).bfloat16())
+        a, c, *scale, d = on.graph.inputs
+        turned = on.builder.permute(c, (1, 0))
+        like = Spec.of((33, 48), dtype=torch.bfloat16, device=torch.device("cuda:0"))
+        arguments = [a, turned, *scale, d, None, torch.bfloat16, name == "scaled"]
+        product = on.call_like(like, aten._scaled_mm.default, *arguments)
+        wide = on.builder.cast(product, torch.float32)
+        exact = expected * scales[0] * scales[1] + on.tensors[-1].float()
+        yield name, on, on.builder.mul(wide, on.builder.tanh(wide)), exact * exact.tanh()
+
     x, w, bias = torch.randn(16, 1024).half() / 8, torch.randn(1024, 32).half() / 8, torch.rand(32)
     on = OnGpu(x, w, bias)
     a, c, d = on.graph.inputs
@@ -154,7 +170,8 @@ def test_every_way_computes_the_same() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    names = ("padded", "dequantised", "long", "batches", "one row", "two in a byte", "gathered")
+    names = ("padded", "dequantised", "long", "batches", "one row", "two in a byte", "gathered",
+             "scaled", "scaled rows")  # fmt: skip
     for name in names:
         assert sum(way.startswith(name) for way in report) >= 3, report.keys()
     for words in (": 2 parts", "dequantised: factors", "padded: factors", "one row: sums",

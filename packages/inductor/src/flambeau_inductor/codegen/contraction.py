@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Statement
 
-OPERAND_DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.int8})
-"""What kernels multiply."""
+FLOAT8_OPERANDS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+OPERAND_DTYPES = FLOAT8_OPERANDS | {torch.float32, torch.float16, torch.bfloat16, torch.int8}
+"""What kernels multiply; 8-bit floats on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,9 @@ def contraction_of(kernel: LoopKernel) -> Contraction | None:
     if any(isinstance(s, Store) and (s.mode or s not in epilogue) for s in kernel.body):
         return None  # it scatters, or stores inner values
     first, second = (_operand(arg, kernel.body, defined) for arg in product.args)
+    if first.dtype is not second.dtype or first.dtype in narrow_for(kernel.device, reduces[0]):
+        # Products of what both were widened to.
+        first, second = (_operand(arg, kernel.body, defined, False) for arg in product.args)
     if first.dtype is not second.dtype or first.dtype not in OPERAND_DTYPES:
         return None
     axes_first, axes_second = _axes(first, kernel), _axes(second, kernel)
@@ -138,10 +142,16 @@ def contraction_of(kernel: LoopKernel) -> Contraction | None:
     )  # fmt: skip
 
 
-def _operand(name: str, body: Body, defined: dict[str, Statement]) -> Operand:
-    """A factor without the conversion to the dtype in which products are summed."""
+def narrow_for(device: str, reduce: Reduce) -> frozenset[torch.dtype]:
+    """The dtypes that a device does not multiply with sums of this dtype."""
+    whole = frozenset({torch.int8}) if reduce.dtype.is_floating_point else frozenset()
+    return whole | FLOAT8_OPERANDS if device == "cpu" else whole
+
+
+def _operand(name: str, body: Body, defined: dict[str, Statement], narrow: bool = True) -> Operand:
+    """A factor, if `narrow` without the conversion to the dtype in which products are summed."""
     statement = defined[name]
-    if isinstance(statement, Compute) and statement.op == "cast":
+    if narrow and isinstance(statement, Compute) and statement.op == "cast":
         source = defined[statement.args[0]]
         if source.dtype in OPERAND_DTYPES:  # type: ignore[union-attr]
             name, statement = statement.args[0], source

@@ -10,7 +10,7 @@ The nest sums in float32 (int8 in int32), as libraries do, and rounds once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import sympy
@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
 SUM_DTYPES = {
     torch.float32: torch.float32, torch.float16: torch.float32, torch.bfloat16: torch.float32,
-    torch.int8: torch.int32,
+    torch.int8: torch.int32, torch.float8_e4m3fn: torch.float32, torch.float8_e5m2: torch.float32,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Product:
     """A call as a product: its factors, what is added (or None), the dim of each factor that is
-    summed over, and for a convolution its stride.
+    summed over, for a convolution its stride, and for float8 factors their scales: of a tensor, or
+    of rows and of lanes. `rough`: sums of float8 products may be as a GPU's units keep them.
     """
 
     name: str
@@ -48,6 +49,8 @@ class Product:
     added: TensorRef | None
     depth: tuple[int, int]
     stride: tuple[int, ...] | None = None
+    scales: tuple[TensorRef, ...] = ()
+    rough: bool = False
 
     @property
     def factors(self) -> tuple[TensorRef, TensorRef]:
@@ -68,9 +71,62 @@ def product_of_call(call: ExternCall) -> Product | None:
         ) if all(size == 1 for size in right.spec.shape[2:]) and not any(padding):
             spread = tuple(stride) * (len(right.spec.shape) - 2 if len(stride) == 1 else 1)
             product = Product("convolution", left, right, added, (1, 1), spread)
+        case ("aten._scaled_mm.default" | "aten._scaled_mm_v2.default", _):
+            scaled = scaled_product(call)
+            if scaled is None:
+                return None
+            product, call = scaled, replace(call, kwargs={})
         case _:
             return None
     return product if _is_supported(call, product) else None
+
+
+SCALED_ARGUMENTS = {
+    "aten._scaled_mm.default": (
+        "left", "right", "scale_a", "scale_b", "bias", "scale_result", "out_dtype",
+        "use_fast_accum",
+    ),
+    "aten._scaled_mm_v2.default": (
+        "left", "right", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b",
+        "bias", "out_dtype", "contraction_dim", "use_fast_accum",
+    ),
+}  # fmt: skip
+RECIPES = (0, 1)
+"""Of `torch.nn.functional.ScalingType`: a scale for the tensor, or for each row."""
+
+
+def scaled_product(call: ExternCall) -> Product | None:
+    """A product of float8 matrices with a scale each, or one a row and one a column; None for
+    scales of blocks, and for float8 results.
+    """
+    names = SCALED_ARGUMENTS[call.op]
+    given = dict(zip(names, call.args, strict=False)) | call.kwargs
+    left, right = given.get("left", given.get("self")), given.get("right", given.get("mat2"))
+    scales = []
+    for side, factor, dim in (("a", left, 0), ("b", right, 1)):
+        scale, recipe = given[f"scale_{side}"], given.get(f"recipe_{side}", 0)
+        if isinstance(scale, (list, tuple)):
+            if len(scale) != 1 or [*recipe] not in [[each] for each in RECIPES]:
+                return None
+            (scale,) = scale
+        spread = (factor.spec.shape[0], 1) if dim == 0 else (1, factor.spec.shape[1])
+        if scale.spec.dtype is not torch.float32:
+            return None
+        if scale.spec.shape != spread and any(size != 1 for size in scale.spec.shape):
+            return None
+        scales.append(scale)
+    out_dtype = given.get("out_dtype") or left.spec.dtype
+    if given.get("scale_result") is not None or out_dtype.itemsize == 1:
+        return None
+    if any(given.get(f"swizzle_{side}") not in (None, [], [0], (), (0,)) for side in "ab"):
+        return None
+    if given.get("contraction_dim"):
+        return None
+    rough = bool(given.get("use_fast_accum"))
+    name = call.op.split(".")[1].lstrip("_").removesuffix("_v2")
+    return Product(
+        name, left, right, given.get("bias"), (-1, -2), scales=tuple(scales), rough=rough
+    )
 
 
 def _is_supported(call: ExternCall, product: Product) -> bool:
@@ -189,7 +245,11 @@ class _Contraction:
     def finish(self, value: str, length: sympy.Expr) -> LoopNest:
         """What is done with a sum over the inner axis: scale, add, store."""
         builder, call = self.builder, self.call
-        if self.what.added is not None:
+        for scale in self.what.scales:
+            value = builder.pointwise("mul", value, self.added(scale))
+        if self.what.scales and self.what.added is not None:
+            value = builder.pointwise("add", value, self.added(self.what.added))
+        elif self.what.added is not None:
             value = self.scaled(value, call.kwargs.get("alpha", 1))
             beta = call.kwargs.get("beta", 1)
             if beta != 0:  # at 0, NaNs of what is added do not count

@@ -73,7 +73,7 @@ def gemm_parts(
         if not isinstance(call, ExternCall) or (call.device == "cpu") != on_cpu:
             continue
         product = product_of_call(call)
-        if product is None or (on_cpu and product.stride is not None):
+        if product is None or (on_cpu and (product.stride is not None or product.scales)):
             continue
         if not on_cpu and "TRITON" not in gemm_backends(options):
             continue
@@ -99,6 +99,11 @@ class TritonWays(ProductWays):
         self.tf32 = (
             self.dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest"
         )
+
+    @property
+    def rounding(self) -> dict[str, bool]:
+        """How products may be rounded."""
+        return {"tf32": self.tf32, "rough": self.product.rough}
 
     def title(self, numbers: Sequence[int]) -> str:
         """The product and its factors' shapes."""
@@ -130,7 +135,7 @@ class TritonWays(ProductWays):
         if contraction is None:
             return
         sizes = _extents(contraction, kernel)
-        for tiling in candidates(kernel, sizes, self.facts, tf32=self.tf32, count=count):
+        for tiling in candidates(kernel, sizes, self.facts, count=count, **self.rounding):
             yield Way(str(tiling), (replace(group, tiling=tiling),), self.made())
         if min(sizes.rows, sizes.lanes) == 1:
             own = choose_tiling(unpack_sum(kernel))
@@ -150,7 +155,7 @@ class TritonWays(ProductWays):
             return
         sizes = _extents(contraction, kernel)
         first = tuple(groups[number] for number in before)
-        for tiling in candidates(kernel, sizes, self.facts, tf32=self.tf32, count=count):
+        for tiling in candidates(kernel, sizes, self.facts, count=count, **self.rounding):
             ordered = (*first, replace(fused, tiling=tiling))
             yield Way(f"factors, {tiling}", ordered, self.made())
 
@@ -197,7 +202,7 @@ class TritonWays(ProductWays):
         if contraction is None:
             return None
         sizes = extents(contraction, kernel.inner, int)
-        tilings = candidates(kernel, sizes, self.facts, tf32=self.tf32, count=1)
+        tilings = candidates(kernel, sizes, self.facts, count=1, **self.rounding)
         for tiling, cycles in tilings.items():
             groups = replace(group, tiling=tiling), rest
             return cycles, Way(f"{parts} parts {tiling}", groups, self.made() | {name: buffer})

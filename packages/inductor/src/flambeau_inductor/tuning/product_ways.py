@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from flambeau_inductor.scheduler.groups import Group
     from flambeau_inductor.tuning.order import GroupOrder
 
-TOLERANCES = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.int8: 0.0}
+TOLERANCES = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.int8: 0.0,
+              torch.float8_e4m3fn: 1e-2, torch.float8_e5m2: 1e-2}  # fmt: skip
 FLOAT32_TOLERANCE = 2e-5
 
 
@@ -133,7 +134,9 @@ class ProductWays(ABC):
                     continue
                 internal = self.internal((*result, number, self.number))
                 kernel = kernel_of(union, internal, self.schedule, self.options)
-                if contraction_of(kernel) is not None:
+                contraction = contraction_of(kernel)
+                # What is widened to be multiplied is not multiplied narrow.
+                if contraction is not None and contraction.left.dtype is self.dtype:
                     self.nest = union
                     result.append(number)
         return result

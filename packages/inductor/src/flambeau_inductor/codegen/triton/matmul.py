@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.codegen.contraction import contraction_of
+from flambeau_inductor.codegen.contraction import FLOAT8_OPERANDS, contraction_of
+from flambeau_inductor.codegen.float8 import FLOAT8
 from flambeau_inductor.codegen.triton.kernel import HEADER, KernelWriter, divides, product_of
 from flambeau_inductor.codegen.triton.matmul_tiling import (
     DESCRIPTOR_BYTES,
@@ -46,7 +47,10 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.codegen.contraction import Operand
     from flambeau_inductor.codegen.triton.matmul_tiling import Description, MatmulTiling
-    from flambeau_inductor.ir import Integer, LoopKernel
+    from flambeau_inductor.ir import Integer, Load, LoopKernel
+
+PRECISE_STEP = 128
+"""So many float8 products are summed before the sum is added to one in float32, as cuBLAS does."""
 
 
 def write_matmul(kernel: LoopKernel, name: str, tiling: MatmulTiling) -> str:
@@ -114,6 +118,9 @@ class _MatmulWriter(KernelWriter):
             if not divides(block, points):
                 self.mask_of |= {axis.symbol.name: mask for axis in axes}
         self.axes_of = axes_of_values(kernel)
+        dtype = contraction.left.dtype
+        self.float8 = FLOAT8[dtype].triton if dtype in FLOAT8_OPERANDS else ""
+        """The type that factors are multiplied in, where memory is typed as bytes."""
 
     # What TritonOps asks
 
@@ -226,6 +233,10 @@ class _MatmulWriter(KernelWriter):
                 extra = f', input_precision="{"tf32" if tiling.tf32 else "ieee"}"'
             elif dtype is torch.int32:
                 extra = ", out_dtype=tl.int32"
+            elif contraction.left.dtype in FLOAT8_OPERANDS:
+                if not tiling.rough:
+                    # The units keep some 14 bits of a sum: it is added to a better one in time.
+                    extra = f", max_num_imprecise_acc={min(PRECISE_STEP, tiling.kblock)}"
             self.line(f"{accumulator} = tl.dot({left}, {right}, {accumulator}{extra})")
         replay.values[accumulator] = accumulator
         replay.dtypes[accumulator] = dtype
@@ -296,6 +307,9 @@ class _MatmulWriter(KernelWriter):
         if not fits:
             self.line(f"kmask = kindex < {integer_text(self.depth_points)}{part}")
         self.unravel(self.inner_axes, "kindex")
+        if load is not None and self.float8:
+            self.read_float8(load)
+            body = ()
         own = Replay(TritonOps(self))
         own.values, own.dtypes = dict(replay.values), dict(replay.dtypes)
         values: tuple[str, ...] = (value,)
@@ -315,6 +329,21 @@ class _MatmulWriter(KernelWriter):
         if load is None or not axes:
             spread = [f"tl.broadcast_to({each}, {shape})" for each in values]
             self.line(f"{value} = {interleaved(spread, is_left)}")
+        if load is None and self.float8:
+            self.line(f"{value} = {value}.to({self.float8}, bitcast=True)")
+
+    def read_float8(self, load: Load) -> None:
+        """Read a factor's tile in its own type, without a conversion that would keep it from the
+        shared memory that the matrix units read.
+        """
+        masks = self.masks(load.index, load.dtype)
+        condition = f", {' & '.join(masks)}, other=0.0" if masks else ""
+        place = f"{self.typed(load.buffer)} + ({self.index_text(load.index)})"
+        self.line(f"{load.name} = tl.load({place}{condition})")
+
+    def typed(self, buffer: str) -> str:
+        """A factor's pointer in the type that it is multiplied in."""
+        return f"{buffer}.to(tl.pointer_type({self.float8}))" if self.float8 else buffer
 
     def descriptions(self) -> dict[str, Description]:
         """The operands as tensor descriptors see them."""
@@ -338,7 +367,7 @@ class _MatmulWriter(KernelWriter):
         if description.inner_is_slow:
             shape.reverse()
             blocks.reverse()
-        base = load.buffer + (f" + {description.offset}" if description.offset else "")
+        base = self.typed(load.buffer) + (f" + {description.offset}" if description.offset else "")
         self.line(
             f"{name}_matrix = tl.make_tensor_descriptor({base}, [{', '.join(shape)}], "
             f"[{description.stride}, 1], [{', '.join(blocks)}])"

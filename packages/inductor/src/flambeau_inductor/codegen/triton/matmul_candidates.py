@@ -62,7 +62,13 @@ SEVERAL = 4
 
 
 def candidates(
-    kernel: LoopKernel, sizes: Extents, facts: DeviceFacts, *, tf32: bool, count: int
+    kernel: LoopKernel,
+    sizes: Extents,
+    facts: DeviceFacts,
+    *,
+    tf32: bool,
+    count: int,
+    rough: bool = False,
 ) -> dict[MatmulTiling, float]:
     """At most `count` tilings of a product that the model prefers, best first, with the cycles that
     it expects of each.
@@ -97,7 +103,7 @@ def candidates(
     if count > SEVERAL:
         robust = [each for each in ranked[count:] if _is_robust(each)]
         chosen[len(chosen) - len(robust) :] = robust
-    return {tiling: estimates[tiling] for tiling in chosen}
+    return {replace(tiling, rough=rough): estimates[tiling] for tiling in chosen}
 
 
 def shared_points(contraction: Contraction, inner: Sequence[Axis]) -> int:

@@ -34,9 +34,10 @@ class MatmulTiling:
     """Tiles of XBLOCK rows by RBLOCK lanes, summed in steps of KBLOCK.
 
     `height`: how many tiles of one column follow one another, for the L2 cache. `tf32`: round
-    float32 operands. `programs`: so many programs take tiles in turn; 0: one program a tile.
-    `descriptors`: read operands through tensor descriptors (the copy engine of sm_90);
-    `described_stores`: write results so, too, where they are aligned.
+    float32 operands. `rough`: keep sums of float8 products as the matrix units do. `programs`: so
+    many programs take tiles in turn; 0: one program a tile. `descriptors`: read operands through
+    tensor descriptors (the copy engine of sm_90); `described_stores`: write results so, too, where
+    they are aligned.
     """
 
     xblock: int
@@ -49,6 +50,7 @@ class MatmulTiling:
     programs: int = 0
     descriptors: bool = False
     described_stores: bool = False
+    rough: bool = False
 
     def __str__(self) -> str:
         text = f"{self.xblock}x{self.rblock}x{self.kblock} warps={self.warps} stages={self.stages}"
