@@ -15,8 +15,8 @@ from flambeau_prims.primitives import PRIMS, Kind
 from flambeau_prims.unsupported import NoCodeGenerator
 
 OTHERS = {
-    "bind", "constant", "index_value", "load", "store", "scatter", "check_index", "reduce", "scan",
-    "sort",
+    "bind", "constant", "index_value", "load", "store", "scatter", "check_index", "reduce",
+    "reduce_columns", "scan", "sort",
 }  # fmt: skip
 
 

@@ -8,10 +8,13 @@ import torch
 
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import (
+    COLUMN_KINDS,
     REDUCE_KINDS,
     SCAN_KINDS,
+    SHARE,
     SORT_KINDS,
     CheckIndex,
+    ColumnReduce,
     Compute,
     Reduce,
     Scan,
@@ -20,6 +23,7 @@ from flambeau_inductor.ir import (
     format_statement,
     index_of,
     operands,
+    reduces_columns,
     scan_direction,
 )
 from flambeau_inductor.nodes import LoopNest
@@ -28,7 +32,7 @@ from flambeau_prims.graph import Value
 from flambeau_prims.primitives import FLOAT8, Kind, Prim
 
 if TYPE_CHECKING:
-    from flambeau_inductor.ir import Axis, Body, LoopKernel
+    from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.schedule import Schedule
     from flambeau_prims.graph import Graph
@@ -94,6 +98,8 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
             check_compute(statement, dtypes, text)
         if isinstance(statement, Reduce) and statement.kind not in REDUCE_KINDS:
             raise BorderError(f"no such reduction: {text}")
+        if isinstance(statement, ColumnReduce) and statement.kind not in COLUMN_KINDS:
+            raise BorderError(f"no such reduction of columns: {text}")
         if isinstance(statement, Scan):
             check_scan(statement, body, text)
         if isinstance(statement, Sort) and statement.kind not in SORT_KINDS:
@@ -104,6 +110,20 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
             if statement.name in dtypes:
                 raise BorderError(f"{statement.name} is defined twice: {text}")
             dtypes[statement.name] = statement.dtype
+
+
+def check_column_reduces(body: Body, shares: Integer) -> None:
+    """Law 6 of `ir`: results of ColumnReduces are stored, once for each share."""
+    if reduces_columns(body) is not (shares != 0):
+        raise BorderError(f"{shares} shares of the outer points: {body}")
+    columns = {s.name for s in body if isinstance(s, ColumnReduce)}
+    for statement in body:
+        text = format_statement(statement)
+        if isinstance(statement, Store):
+            if (statement.value in columns) is not (SHARE in statement.index.free_symbols):
+                raise BorderError(f"a share stores its reduced columns, and these only: {text}")
+        elif not columns.isdisjoint(operands(statement)):
+            raise BorderError(f"reduced columns are only stored: {text}")
 
 
 def check_scan(statement: Scan, body: Body, text: str) -> None:
@@ -136,6 +156,7 @@ def check_compute(statement: Compute, dtypes: dict[str, torch.dtype], text: str)
 def check_kernel(kernel: LoopKernel) -> None:
     """A kernel's body, and that it uses the buffers and sizes it declares."""
     check_body(kernel.body, kernel.outer, kernel.inner)
+    check_column_reduces(kernel.body, kernel.shares)
     declared = {param.name for param in kernel.params}
     used = {buffer for s in kernel.body if (buffer := getattr(s, "buffer", None)) is not None}
     if used != declared:
@@ -150,6 +171,7 @@ def check_lowered(lowered: Lowered) -> None:
             raise BorderError(f"buffers {sorted(unknown)} are not declared: {node}")
         if isinstance(node, LoopNest):
             check_body(node.body, node.outer, node.inner)
+            check_column_reduces(node.body, node.shares)
 
 
 def check_schedule(schedule: Schedule) -> None:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.indexing.expressions import evaluate_expr
+from flambeau_inductor.ir import SHARE
 from flambeau_inductor.scalar_ops import SCALAR_OPS, Replay, install
+from flambeau_inductor.split_reduction import identity
 from flambeau_prims.philox import philox
 from flambeau_prims.primitives import PRIMS
 
@@ -23,7 +25,16 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from flambeau_inductor.ir import Axis, Integer, LoopKernel, Number, Scan, Sort, Statement
+    from flambeau_inductor.ir import (
+        Axis,
+        ColumnReduce,
+        Integer,
+        LoopKernel,
+        Number,
+        Scan,
+        Sort,
+        Statement,
+    )
 
 SCANS = {
     "sum": "cumsum", "prod": "cumprod", "max": "cummax", "min": "cummin",
@@ -39,7 +50,7 @@ def run_kernel(kernel: LoopKernel, buffers: Sequence[torch.Tensor], ints: Sequen
     }
     sizes = {size.name: value for size, value in zip(kernel.sizes, ints, strict=True)}
     evaluator = Evaluator(kernel, memory, sizes)
-    if evaluator.outer > 0:
+    if evaluator.outer > 0 or kernel.shares != 0:
         Replay(evaluator).run(kernel.body)
     for stored, index, value in evaluator.stores:
         memory[stored][index] = value
@@ -61,6 +72,9 @@ class Evaluator:
         self.names: dict[str, Any] = dict(sizes)
         self.outer = self.grid(kernel.outer, 0)
         self.inner = self.grid(kernel.inner, 1)
+        self.shares = int(evaluate_expr(kernel.shares, self.names))
+        if self.shares:
+            self.names[SHARE.name] = torch.arange(self.shares).reshape(-1, 1)
         self.stores: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
     def grid(self, axes: Sequence[Axis], dim: int) -> int:
@@ -150,6 +164,19 @@ class Evaluator:
         if kind in ("sum_exp", "squared_deviations"):
             return PRIMS[kind].reference(value, (1,)).unsqueeze(1)
         return getattr(torch, kind)(value, dim=1, keepdim=True, dtype=dtype)
+
+    def reduce_columns(
+        self, statement: ColumnReduce, value: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
+        value = value.expand(self.outer, self.inner)
+        parts = [value[number :: self.shares] for number in range(self.shares)]
+        if statement.kind == "sum":
+            return torch.stack([part.sum(0, dtype=statement.dtype) for part in parts])
+        start = identity("a" + statement.kind, dtype)
+        row = torch.full((1, self.inner), start, dtype=dtype)
+        return torch.stack(
+            [getattr(torch, "a" + statement.kind)(torch.cat([row, part]), 0) for part in parts]
+        )
 
     def scan(self, statement: Scan, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         value = value.expand(value.shape[0], self.inner)

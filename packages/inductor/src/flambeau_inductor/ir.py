@@ -32,7 +32,9 @@ Laws:
 5. Index expressions are sympy: integer and nonnegative, over axis symbols, size symbols, and
    symbols that bear the name of an earlier int64 value (an indirect index); made of + * FloorDiv
    Mod only. An index counts elements from the buffer's data pointer.
-6. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition
+6. The outer points of a kernel with ColumnReduces are dealt to `shares`: each point to one of them,
+   as the code generator likes. One program takes the points of a share one after another.
+7. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition
    first; `cast` converts. float16, bfloat16 and float8 values are only moved, selected and cast;
    float8 from and to float32.
 """
@@ -42,7 +44,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from flambeau_inductor.indexing.expressions import Integer, free_names
+from flambeau_inductor.indexing.expressions import Integer, free_names, symbol
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -114,6 +116,21 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnReduce:
+    """An inner `value` reduced, at each inner point, over the outer points of a share: a partial
+    result of sums over columns.
+
+    `kind` is one of COLUMN_KINDS. It is only stored, at an index that names SHARE, the number of
+    the share, and inner axes.
+    """
+
+    name: str
+    dtype: torch.dtype
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """`value` accumulated from the first inner point, in row-major order, up to each one; from the
     last one down if `reverse` is set.
@@ -170,10 +187,23 @@ class Store:
 
 
 Statement: TypeAlias = (
-    Constant | IndexValue | Load | Compute | Reduce | Scan | Sort | CheckIndex | Store
+    Constant
+    | IndexValue
+    | Load
+    | Compute
+    | Reduce
+    | ColumnReduce
+    | Scan
+    | Sort
+    | CheckIndex
+    | Store
 )
 Body: TypeAlias = tuple[Statement, ...]
 
+SHARE = symbol("share0")
+"""The number of a share of the outer points."""
+
+COLUMN_KINDS = ("sum", "max", "min")
 SCAN_KINDS = ("sum", "prod", "max", "min", "logaddexp")
 SORT_KINDS = ("values", "positions")
 SCATTER_MODES = ("add", "set")
@@ -225,6 +255,7 @@ class LoopKernel:
     divisible: tuple[int, ...] = field(
         default=(), compare=False
     )  # per size: a known divisor (1 if none)
+    shares: Integer = 0  # of the outer points, for ColumnReduces; 0 if there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +303,8 @@ def format_statement(statement: Statement) -> str:
             return f"{name} = {op} {' '.join(args)}"
         case Reduce(name, _, kind, value):
             return f"{name} = reduce {kind} {value}"
+        case ColumnReduce(name, _, kind, value):
+            return f"{name} = column {kind} {value}"
         case Scan(name, _, kind, value, reverse):
             return f"{name} = scan {kind} {value}{' reversed' if reverse else ''}"
         case Sort(name, _, kind, value, descending):
@@ -290,6 +323,8 @@ def format_kernel(kernel: LoopKernel) -> str:
     for group, axes in (("outer", kernel.outer), ("inner", kernel.inner)):
         if axes:
             lines.append(f"  {group} " + ", ".join(f"{axis.symbol} < {axis.size}" for axis in axes))
+    if kernel.shares != 0:
+        lines.append(f"  shares {SHARE} < {kernel.shares}")
     inner = inner_names(kernel.body, kernel.inner)
     for statement in kernel.body:
         indent = "    " if is_inner(statement, inner) and kernel.inner else "  "
@@ -305,7 +340,9 @@ def operands(statement: Statement) -> tuple[str, ...]:
     match statement:
         case Compute(args=args):
             return args
-        case Reduce(value=value) | Scan(value=value) | Sort(value=value):
+        case (
+            Reduce(value=value) | ColumnReduce(value=value) | Scan(value=value) | Sort(value=value)
+        ):
             return (value,)
         case Store(value=value, mask=mask) | CheckIndex(value=value, mask=mask):
             return (value, mask) if mask else (value,)
@@ -340,6 +377,11 @@ def finds_positions(body: Body) -> bool:
 def scan_direction(body: Body) -> bool | None:
     """The `reverse` of the body's Scans; None if there are none. One kernel has one direction."""
     return next((s.reverse for s in body if isinstance(s, Scan)), None)
+
+
+def reduces_columns(body: Body) -> bool:
+    """Whether a body has ColumnReduces."""
+    return any(isinstance(s, ColumnReduce) for s in body)
 
 
 def scatters(body: Body) -> bool:

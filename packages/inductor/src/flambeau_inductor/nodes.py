@@ -14,7 +14,7 @@ from flambeau_inductor.ir import CheckIndex, Load, Store, dtype_name, format_sta
 if TYPE_CHECKING:
     from flambeau_inductor.attention import Attention
     from flambeau_inductor.indexing.sizes import SizeTable
-    from flambeau_inductor.ir import Axis, Body
+    from flambeau_inductor.ir import Axis, Body, Integer
     from flambeau_prims.graph import Graph
     from flambeau_prims.spec import Size, Spec
     from flambeau_runtime.program import Symbol
@@ -44,6 +44,8 @@ class LoopNest:
     where: str = ""
     keeps_casts: bool = False
     """Whether its values are rounded where it says so, though wider ones are at hand."""
+    shares: Integer = 0
+    """The number of shares of the outer points (`ir.LoopKernel.shares`)."""
     host_reads: tuple[str, ...] = ()
     """Buffers on the CPU whose elements a launch passes by value (`elements.host_value`)."""
     loads: dict[str, list[Load | Store]] = field(init=False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flambeau_inductor.ir import (
     CheckIndex,
+    ColumnReduce,
     Compute,
     Constant,
     IndexValue,
@@ -111,6 +112,7 @@ class ScalarOps(Protocol[V]):
     ) -> None: ...
     def check_index(self, value: V, size: Integer, mask: V | None) -> None: ...
     def reduce(self, kind: str, value: V, dtype: torch.dtype) -> V: ...
+    def reduce_columns(self, statement: ColumnReduce, value: V, dtype: torch.dtype) -> V: ...
     def scan(self, statement: Scan, value: V, dtype: torch.dtype) -> V: ...
     def sort(self, statement: Sort, value: V, dtype: torch.dtype) -> V: ...
 
@@ -168,6 +170,8 @@ class Replay:
                 result = getattr(ops, op)(*[values[arg] for arg in args], dtype)
             case Reduce(_, _, kind, value):
                 result = ops.reduce(kind, values[value], self.dtypes[value])
+            case ColumnReduce(_, _, _, value):
+                result = ops.reduce_columns(statement, values[value], self.dtypes[value])
             case Scan(_, _, _, value):
                 result = ops.scan(statement, values[value], self.dtypes[value])
             case Sort(_, _, _, value):

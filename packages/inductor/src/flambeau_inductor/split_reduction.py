@@ -38,6 +38,18 @@ PERSISTENT_COLUMN = 64
 CACHED_ROW = 65536
 """Longest row that a core of a CPU keeps in its second-level cache."""
 
+MOST_SHARED_COLUMNS = 8192
+"""Longest rows of a kernel on a GPU that reduces rows and columns: it keeps the latter's sums."""
+
+MOST_KEPT_COLUMNS = 16384
+"""The sums of columns that such a kernel keeps, over all its reductions."""
+
+FEWEST_SHARED_ROWS = 64
+"""With fewer rows there is nothing to gain."""
+
+FEWEST_SHARES, LONGEST_SHARE = 64, 128
+"""Shares of rows for the cores of a CPU, and the length of a share that bounds rounding errors."""
+
 COLUMNS_PER_PROGRAM = 64
 SHORTEST_CHUNK = 256
 
@@ -219,6 +231,33 @@ def reads_row_again(node: Node, dims: tuple[int, ...]) -> bool:
     if spec.device.type == "cuda":
         return row.reduced > (PERSISTENT_COLUMN if row.column else KEPT_ROW)
     return row.reduced > CACHED_ROW
+
+
+def choose_shares(spec: Spec, dims: tuple[int, ...], options: InductorOptions) -> Size:
+    """Among how many shares the rows of a reduction over rows are dealt, if a kernel takes it over
+    that reduces the rows, too; 0 if it should not.
+    """
+    row = row_of(spec, dims)
+    if options.reduction_parts is not None:
+        return 0
+    if spec.device.type != "cuda":
+        if row.kept > CACHED_ROW or row.reduced < 2 * FEWEST_SHARED_ROWS:
+            return 0
+        rows: Size = 1
+        for d in dims:
+            rows = spec.shape[d] * rows
+        many = row.reduced >= FEWEST_SHARES * LONGEST_SHARE
+        return ceil_div(rows, LONGEST_SHARE if many else max(1, row.reduced // FEWEST_SHARES))
+    static = all(isinstance(size, int) for d, size in enumerate(spec.shape) if d not in dims)
+    if not static or not row.kept <= MOST_SHARED_COLUMNS or row.reduced < FEWEST_SHARED_ROWS:
+        return 0
+    return min(enough_shares(spec.device.index), 1 << (row.reduced // 4).bit_length())
+
+
+@lru_cache
+def enough_shares(device: int | None) -> int:
+    """A power of two of shares that keeps a GPU busy."""
+    return 1 << (enough_programs(device).bit_length() - 1)
 
 
 def chunk_length(size: Size, parts: int) -> Size:

@@ -13,6 +13,7 @@ import torch
 from float8_cases import float8_cases
 from matmul_cases import matmul_cases
 from ragged_cases import ragged_cases
+from row_share_cases import joined_shares, row_share_cases
 
 from flambeau_inductor.codegen.float8 import FLOAT8
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling
@@ -137,6 +138,7 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield softmax(3, 5000)
     yield softmax(3, 40001)  # reads its rows forward and backward
     yield from ragged_cases(Case)
+    yield from row_share_cases(Case, symbolic_rows)
     yield column_sum(4501, 70)
     yield transposed(13, 29)
     yield transposed(45, 70)
@@ -610,6 +612,7 @@ def difference(case: Case, found: list[torch.Tensor]) -> str | None:
 
     expected = [buffer.clone() for buffer in case.buffers]
     run_kernel(case.kernel, expected, case.ints)
+    found, expected = (joined_shares(case.kernel, each) for each in (found, expected))
     for ours, theirs in zip(found, expected, strict=True):
         if ours.dtype in FLOAT8:
             known = ~theirs.float().isnan()

@@ -11,6 +11,7 @@ import torch
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import (
     CheckIndex,
+    ColumnReduce,
     Compute,
     Constant,
     IndexValue,
@@ -104,6 +105,11 @@ class BodyBuilder:
         if kind in {"argmax", "argmin"}:
             self.decide(value)
         return self.define_reading(Reduce, dtype, kind, value)
+
+    def reduce_columns(self, kind: str, value: str, dtype: torch.dtype) -> str:
+        """A reduction over the outer points of a share."""
+        value = self.unrounded.get(value, value)
+        return self.define(("columns", kind, value), ColumnReduce, dtype, kind, value)
 
     def scan(self, kind: str, value: str, dtype: torch.dtype, reverse: bool) -> str:
         """A scan along the inner axes."""

@@ -19,6 +19,7 @@ from flambeau_inductor.indexing.expressions import int_if_known, linear, symbol
 from flambeau_inductor.indexing.sizes import SizeTable
 from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis, Load
+from flambeau_inductor.lowering.column_reduction import find_shared_rows, lower_column_reduction
 from flambeau_inductor.lowering.elements import Elements, host_symbol
 from flambeau_inductor.lowering.extern import (
     copy_into,
@@ -82,6 +83,7 @@ class _GraphLowering:
         self.made = 0
         self.copies: dict[tuple[str, torch.device], Value] = {}
         self.partial: Partials = {}
+        self.shares = find_shared_rows(graph, options)
 
     def run(self) -> Lowered:
         graph = self.graph
@@ -193,6 +195,9 @@ class _GraphLowering:
 
     def reduction_nest(self, node: Node) -> None:
         """Reduce a value into a separate buffer."""
+        if node in self.shares:
+            lower_column_reduction(self, node, self.shares[node])
+            return
         out, x = result_of(node), node.args[0]
         dims = reduced_dims(node)
         split = choose_split(node, dims, self.options)

@@ -14,9 +14,11 @@ import sympy
 
 from flambeau_inductor.indexing.expressions import free_names, linear_parts, symbol
 from flambeau_inductor.ir import (
+    SHARE,
     Axis,
     Body,
     CheckIndex,
+    ColumnReduce,
     Compute,
     Constant,
     IndexValue,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.indexing.ranges import RangedMath
     from flambeau_inductor.indexing.sizes import SizeTable
-    from flambeau_inductor.ir import Statement
+    from flambeau_inductor.ir import Integer, Statement
     from flambeau_inductor.nodes import LoopNest
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.scheduler.groups import Group, Mapping
@@ -64,7 +66,7 @@ def build_kernel(
     body = fused_body(group, internal, options, overwritten or {})
     outer, inner, body = merge_axes(group.outer, group.inner, body)
     label = _label([node.label for node in group.nodes])  # type: ignore[union-attr]
-    return canonical_kernel(outer, inner, body, dtypes, sizes, group.device, label)
+    return canonical_kernel(outer, inner, body, dtypes, sizes, group.device, label, group.shares)
 
 
 # 1. One body
@@ -130,6 +132,8 @@ class _Replayer:
                 names[name] = builder.compute(op, tuple([names[arg] for arg in args]), dtype)
             case Reduce(name, dtype, kind, value):
                 names[name] = builder.reduce(kind, names[value], dtype)
+            case ColumnReduce(name, dtype, kind, value):
+                names[name] = builder.reduce_columns(kind, names[value], dtype)
             case Scan(name, dtype, kind, value, reverse):
                 names[name] = builder.scan(kind, names[value], dtype, reverse)
             case Sort(name, dtype, kind, value, descending):
@@ -230,17 +234,20 @@ def canonical_kernel(
     sizes: SizeTable,
     device: str,
     label: str,
+    shares: Integer = 0,
 ) -> ScheduledKernel:
     """The loop nest in canonical names, with the program's names beside it."""
     namer = Namer(outer, inner)
     new_outer = namer.axes(outer, "i")
     new_inner = namer.axes(inner, "r")
     new_body = tuple(namer.statement(statement) for statement in body)
+    new_shares = namer.size(shares)
     params = tuple(Param(new, dtypes[old], namer.access[old]) for old, new in namer.buffers.items())
     kernel = LoopKernel(
         device.partition(":")[0], params, tuple(symbol(f"k{n}") for n in range(len(namer.sizes))),
         new_outer, new_inner, new_body,
         hints=tuple(sizes.hint(symbol(name)) for name in namer.sizes), label=label,
+        shares=new_shares,
     )  # fmt: skip
     ints = tuple(sizes.dim(symbol(name)) for name in namer.sizes)
     return ScheduledKernel(kernel, tuple(namer.buffers), ints, device)
@@ -254,7 +261,7 @@ class Namer:
         self.access: dict[str, str] = {}
         self.values: dict[str, str] = {}
         self.sizes: dict[str, sympy.Symbol] = {}
-        self.axis: dict[str, sympy.Symbol] = {}
+        self.axis: dict[str, sympy.Symbol] = {SHARE.name: SHARE}
         for axes, prefix in ((outer, "i"), (inner, "r")):
             for number, axis in enumerate(axes):
                 self.axis[axis.symbol.name] = symbol(f"{prefix}{number}")
@@ -313,6 +320,9 @@ class Namer:
             case Reduce(name, dtype, kind, value):
                 source = values[value]
                 return Reduce(self.define(name), dtype, kind, source)
+            case ColumnReduce(name, dtype, kind, value):
+                source = values[value]
+                return ColumnReduce(self.define(name), dtype, kind, source)
             case Scan(name, dtype, kind, value, reverse):
                 source = values[value]
                 return Scan(self.define(name), dtype, kind, source, reverse)

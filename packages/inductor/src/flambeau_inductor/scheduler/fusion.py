@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.ir import Scan, Sort
 from flambeau_inductor.nodes import LoopNest
 from flambeau_inductor.scheduler.groups import (
     Accesses,
@@ -29,7 +30,7 @@ from flambeau_inductor.scheduler.groups import (
     only_checks,
 )
 from flambeau_inductor.scheduler.match_axes import Match, matches, numel
-from flambeau_inductor.split_reduction import COLUMNS_PER_PROGRAM
+from flambeau_inductor.split_reduction import COLUMNS_PER_PROGRAM, MOST_KEPT_COLUMNS
 
 if TYPE_CHECKING:
     from flambeau_inductor.nodes import Lowered, Node
@@ -41,7 +42,7 @@ HORIZONTAL_WINDOW = 4
 HORIZONTAL_NESTS = 8
 """At most this many loop nests that share no data are put together."""
 
-SMALL_REDUCTION = 65536
+SMALL_REDUCTION = {"cpu": 1 << 16, "cuda": 1 << 20}
 """Reductions of up to so many elements that share no data are put together: each would take less
 time than its launch.
 """
@@ -161,7 +162,8 @@ class _Fuser:
 
     def neighbour(self, group: Group, direct: set[int]) -> int | None:
         """One of the last groups over just the same axes, if both are pointwise or small."""
-        if group.inner and self.hint(numel(group.outer + group.inner)) > SMALL_REDUCTION:
+        small = SMALL_REDUCTION.get(group.device.partition(":")[0], SMALL_REDUCTION["cpu"])
+        if group.inner and self.hint(numel(group.outer + group.inner)) > small:
             return None
         for number in range(
             len(self.groups) - 1, max(len(self.groups) - 1 - HORIZONTAL_WINDOW, -1), -1
@@ -216,7 +218,8 @@ class _Fuser:
                 return "the indices of one are checked by the other"
         if not self.lowered.compared.isdisjoint(a.stores.keys() & b.loads.keys()):
             return "what is compared with its extreme is computed once"
-        reason = _scattered(a, b) or self.updated(a, b) or self.unprofitable(a, b)
+        reason = _scattered(a, b) or self.updated(a, b) or self.shared_out(a, b)
+        reason = reason or self.unprofitable(a, b)
         if reason:
             return reason
         names = [name for name in b.loads if name in a.stores]
@@ -247,6 +250,20 @@ class _Fuser:
         for name in a.stores.keys() & b.stores.keys() & self.lowered.updated:
             if a.stores[name] != b.stores[name]:
                 return f"{name} is written at different places"
+        return ""
+
+    def shared_out(self, a: Group, b: Group) -> str:
+        """Why groups cannot share out their rows together; "" if they can."""
+        if a.shares == 0 and b.shares == 0:
+            return ""
+        if a.shares != 0 and b.shares != 0 and a.shares != b.shares:
+            return "they share out rows differently"
+        if any(isinstance(s, (Scan, Sort)) for n in (*a.nests, *b.nests) for s in n.body):
+            return "rows are scanned or sorted, and columns reduced"
+        columns = (n for n in (*a.nests, *b.nests) if n.shares != 0)
+        kept = sum(self.hint(numel(nest.inner)) for nest in columns)
+        if a.device != "cpu" and kept > MOST_KEPT_COLUMNS:
+            return f"a program keeps no {kept} sums of columns"
         return ""
 
     def unprofitable(self, a: Group, b: Group) -> str:

@@ -16,7 +16,7 @@ from flambeau_inductor.nodes import ExternCall, LoopNest
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from flambeau_inductor.ir import Axis
+    from flambeau_inductor.ir import Axis, Integer
     from flambeau_inductor.nodes import Lowered, Node
 
 Mapping = dict[sympy.Symbol, sympy.Expr]
@@ -69,6 +69,11 @@ class Group:
     def scattered(self) -> dict[str, str]:
         """The buffers that members write at computed places, with the modes of the scatters."""
         return {name: mode for nest in self.nests for name, mode in nest.scattered.items()}
+
+    @property
+    def shares(self) -> Integer:
+        """The shares of its outer points (`ir.LoopKernel.shares`)."""
+        return next((nest.shares for nest in self.nests if nest.shares != 0), 0)
 
     @property
     def scan_direction(self) -> bool | None:

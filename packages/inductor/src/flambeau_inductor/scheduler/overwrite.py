@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import Scan, Sort
-from flambeau_inductor.nodes import ExternCall, LoopNest
+from flambeau_inductor.nodes import ExternCall
 
 if TYPE_CHECKING:
-    from flambeau_inductor.nodes import Lowered
+    from flambeau_inductor.nodes import LoopNest, Lowered
     from flambeau_inductor.scheduler.groups import Group
 
 FRESH_RESULTS = frozenset({
@@ -90,15 +90,16 @@ class Overwrites:
         values = {name for name in names if name[0] == "v" and name[1:].isdigit()}
         if values or not axes <= names:
             return False
-        nests = [node for node in group.nodes if isinstance(node, LoopNest)]
+        # What reduces columns is no pass over a row: it runs beside others, after its loads.
+        nests = [node for node in group.nests if node.shares == 0]
         if any(isinstance(s, (Scan, Sort)) for nest in nests for s in nest.body):
             return False  # a row may be read in several passes
         writer = next(number for number, nest in enumerate(nests) if new in nest.stores)
-        if any(load.mask for nest in nests for load in nest.loads.get(old, ())):
+        if any(load.mask for nest in group.nests for load in nest.loads.get(old, ())):
             return False
         reads = [number for number, nest in enumerate(nests) if old in nest.loads]
-        if not inner:
-            return reads[0] <= writer
+        if not reads or not inner:
+            return bool(reads) and reads[0] <= writer
         derived = {old}
         last = 0
         for number, nest in enumerate(nests):

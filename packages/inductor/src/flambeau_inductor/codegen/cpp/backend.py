@@ -73,7 +73,8 @@ def write_source(
         else write_kernel(kernel, name, threads)
         for kernel, name in kernels
     ]
-    parts = [prelude(texts, parallel=any("#pragma omp parallel" in text for text in texts))]
+    shared_out = any("#pragma omp parallel" in text or " share(" in text for text in texts)
+    parts = [prelude(texts, parallel=shared_out)]
     for (kernel, _), text in zip(kernels, texts, strict=True):
         comment = "\n".join(f"// {line}" for line in format_kernel(kernel).splitlines())
         parts.append(f"{comment}\n{text}")

@@ -13,7 +13,7 @@ EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, i
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeGuard
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
@@ -39,6 +39,7 @@ from flambeau_inductor.codegen.cpp.reductions import (
     column_take,
     places,
 )
+from flambeau_inductor.codegen.cpp.row_shares import accumulate_in_memory, share_loop
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
 from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
@@ -78,6 +79,7 @@ class KernelWriter(LoopWriter):
     """Writes one kernel."""
 
     def __init__(self, kernel: LoopKernel, name: str, threads: int) -> None:
+        kernel = accumulate_in_memory(kernel)
         super().__init__(kernel)
         self.threads = threads
         self.name = name
@@ -241,7 +243,8 @@ class KernelWriter(LoopWriter):
         self.phases = split_phases(self.kernel, KEEP_COST if self.keep_rows else None)
         kept = self.declare_scratch(row)
         declare_rows(self, self.phases)
-        with self.lead_loops(self.plan.lead):
+        shares = share_loop(self) if self.plan.kind == "shares" else nullcontext()
+        with shares, self.lead_loops(self.plan.lead):
             for phase in self.phases:
                 self.write_row_phase(phase, "0", self.size(self.kernel.inner[0]))
         if row is None or row > STACK_ROW:
@@ -565,6 +568,8 @@ class KernelWriter(LoopWriter):
     def work_units(self) -> tuple[str, int]:
         """The number of units that the part function counts, and a thread's step."""
         plan = self.plan
+        if plan.kind == "shares":
+            return self.printer.index_text(self.kernel.shares), 1
         if plan.kind == "pointwise" and not plan.lead:
             return ("1", 1) if plan.vector is None else (self.product((plan.vector,)), 64)
         lead = plan.lead if plan.tile is None else self.tiled_lead()
@@ -617,6 +622,7 @@ class KernelWriter(LoopWriter):
 _WRITERS: dict[str, Callable[[KernelWriter], None]] = {
     "pointwise": KernelWriter.write_pointwise,
     "rows": KernelWriter.write_rows,
+    "shares": KernelWriter.write_rows,
     "columns": KernelWriter.write_columns,
     "whole": KernelWriter.write_whole,
 }

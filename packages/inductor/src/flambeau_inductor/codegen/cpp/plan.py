@@ -5,6 +5,7 @@ pointwise   no inner axes; one outer axis is the vector axis, the others are row
 rows        each outer point reduces its inner axes, vectorised along the innermost of them
 columns     the inner axes are walked one by one while a block of an outer axis is reduced side by
             side (column sums)
+shares      rows whose columns are reduced, too: shares of the rows (`row_shares`)
 whole       a reduction to one outer point: threads share the inner axes and combine their parts
 """
 
@@ -93,6 +94,8 @@ def choose_plan(kernel: LoopKernel) -> Plan:
     cost = max(1, sum(statement_cost(statement) for statement in kernel.body))
     total = static_product((*kernel.outer, *kernel.inner))
     work = None if total is None else total * cost
+    if kernel.shares != 0:
+        return Plan("shares", kernel.outer, kernel.inner[-1], cost, work)
     if scatters(kernel.body):
         vector = _vector_axis(kernel, kernel.outer)
         if vector is not None and is_ordered(kernel.body, vector):

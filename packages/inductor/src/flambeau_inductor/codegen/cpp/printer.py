@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from flambeau_inductor.ir import Integer, Number, Scan, Sort, Statement
+    from flambeau_inductor.ir import ColumnReduce, Integer, Number, Scan, Sort, Statement
 
 OWN_FUNCTIONS = ("exp", "log", "erf")
 """Functions that the prelude has in float32, closer and faster than libmvec's."""
@@ -94,8 +94,12 @@ class CppPrinter:
         ]
         conditions += [mask] if mask else []
         test = f"if ({' && '.join(conditions)}) " if conditions else ""
+        place = f"{buffer}[{self.index_text(index)}]"
+        if mode in ("max", "min"):
+            sign = ">" if mode == "max" else "<"
+            value = f"{value} {sign} {place} || {value} != {value} ? {value} : {place}"
         sign = "+=" if mode == "add" else "="
-        self.lines.append(f"{test}{buffer}[{self.index_text(index)}] {sign} {value};")
+        self.lines.append(f"{test}{place} {sign} {value};")
 
     def check_index(self, value: str, size: Integer, mask: str | None) -> None:
         valid = self.make_safe(value, size)
@@ -116,6 +120,9 @@ class CppPrinter:
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         raise AssertionError("reductions are written by the kernel writer")
+
+    def reduce_columns(self, statement: ColumnReduce, value: str, dtype: torch.dtype) -> str:
+        raise AssertionError("columns are reduced by stores (row_shares)")
 
     def scan(self, statement: Scan, value: str, dtype: torch.dtype) -> str:
         step, result = take(statement, value, self.carry_index)

@@ -30,7 +30,7 @@ Part = tuple["LoopKernel", "Tiling"]
 
 def can_combine(kernel: LoopKernel, tiling: Tiling) -> bool:
     """Whether a kernel can be a part: sizes are static, and no index is checked."""
-    return not kernel.sizes and not needs_debug(kernel)
+    return not kernel.sizes and not needs_debug(kernel) and kernel.shares == 0
 
 
 def programs_of(part: Part) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ import torch
 
 from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.source_writer import SourceWriter
 from flambeau_inductor.codegen.triton.tiling import apart_axes, constants_of, lane_axes, row_axes
 from flambeau_inductor.codegen.triton.vector_rows import (
@@ -33,6 +34,7 @@ from flambeau_inductor.codegen.triton.vector_rows import (
 )
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
+    SHARE,
     CheckIndex,
     Constant,
     IndexValue,
@@ -51,7 +53,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_inductor.codegen.triton.tiling import Tiling
-    from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Reduce, Statement
+    from flambeau_inductor.ir import (
+        Axis,
+        Body,
+        ColumnReduce,
+        Integer,
+        LoopKernel,
+        Reduce,
+        Statement,
+    )
 
 HEADER = (
     "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
@@ -95,14 +105,18 @@ class KernelWriter(SourceWriter):
         self.lane_axes = lane_axes(kernel, tiling)
         self.inner = inner_names(kernel.body, self.lane_axes)
         apart = {axis.symbol.name for axis in apart_axes(kernel, tiling)}
-        self.tiled = _not_constant(kernel.body, apart | self.size_names)
+        if kernel.shares != 0:
+            # Masks of rows are not known outside of the loop over them.
+            apart |= {axis.symbol.name for axis in self.lane_axes}
+        self.tiled = _not_constant(kernel.body, apart | self.size_names | {SHARE.name})
         self.outer_points = product_of(self.rows)
         self.inner_points = product_of(self.lane_axes)
         self.places = _names_of_places(kernel)
         self.wide = self.needs_64_bits()
         self.indirect = indirect_names(kernel)
         # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
-        self.rows_fit = divides(tiling.xblock, self.outer_points)
+        shares = kernel.shares if kernel.shares != 0 else 1
+        self.rows_fit = divides(tiling.xblock * shares, self.outer_points)
         self.lanes_fit = bool(self.lane_axes) and divides(tiling.rblock, self.inner_points)
         self.vectors = vector_rows(kernel) if tiling.vectors else None
         if self.vectors is not None:
@@ -241,6 +255,10 @@ class KernelWriter(SourceWriter):
         self.reduced += 1
         return reductions.reduce_row(self.row(), kind, value, dtype, f"reduced{self.reduced}")
 
+    def reduce_columns(self, column: ColumnReduce, value: str, dtype: torch.dtype) -> None:
+        """A ColumnReduce: take the tile's rows."""
+        take(self, column, value, dtype)
+
     def row(self) -> reductions.RowContext:
         """The row that reductions run over."""
         return reductions.RowContext(
@@ -273,16 +291,19 @@ class KernelWriter(SourceWriter):
 
     def function(self) -> str:
         """The function; `helpers` are what it calls."""
-        self.prologue()
+        if self.kernel.shares == 0:
+            self.row_prologue(self.program(1 if self.tiling.lane_first else 0))
         if not self.lane_axes:
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.lane:
             program = self.program(0 if self.tiling.lane_first else 1)
             self.lanes(f"{program} * RBLOCK + tl.arange(0, RBLOCK){self.sides[1]}")
             Replay(TritonOps(self)).run(self.kernel.body)
+        elif self.kernel.shares != 0:
+            write_shares(self)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
-            Replay(TritonOps(self)).run(self.loads_first())
+            Replay(TritonOps(self)).run(self.loads_first(self.kernel.body))
         else:
             self.looped()
         arguments = [*self.programs, *(param.name for param in self.kernel.params)]
@@ -291,13 +312,13 @@ class KernelWriter(SourceWriter):
         head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):"
         return "\n".join([head, *self.lines, ""])
 
-    def loads_first(self) -> Body:
-        """The body with its loads in front, as many as registers hold: a load behind a reduction
+    def loads_first(self, body: Body) -> Body:
+        """A body with its loads in front, as many as registers hold: a load behind a reduction
         would begin only when all threads have met there.
         """
         each = max(1, self.tiling.xblock * self.tiling.rblock // (32 * self.tiling.warps))
         early: list[Statement] = []
-        for statement in self.kernel.body:
+        for statement in body:
             if (
                 isinstance(statement, Load)
                 and statement.mask is None
@@ -305,11 +326,10 @@ class KernelWriter(SourceWriter):
             ):
                 early.append(statement)
         early = early[: max(1, EARLY_REGISTERS // each)]
-        return (*early, *(s for s in self.kernel.body if s not in early))
+        return (*early, *(s for s in body if s not in early))
 
-    def prologue(self) -> None:
-        """The row index, its mask, and the outer axes from it."""
-        program = self.program(1 if self.tiling.lane_first else 0)
+    def row_prologue(self, program: str) -> None:
+        """The row index of a program, or of a numbered tile, its mask, and the axes from it."""
         program += ".to(tl.int64)" if self.wide else ""
         lanes = "tl.arange(0, XBLOCK)" + (self.sides[0] if self.lane_axes else "")
         self.line(f"xindex = {program} * XBLOCK + {lanes}")
@@ -419,6 +439,7 @@ class KernelWriter(SourceWriter):
         if self.places & self.size_names:
             return True
         extents = {axis.symbol: axis.size - 1 for axis in (*self.kernel.outer, *self.kernel.inner)}
+        extents[SHARE] = self.kernel.shares - 1
         largest = int(self.outer_points) + self.tiling.xblock
         for statement in self.kernel.body:
             index = getattr(statement, "index", None)
@@ -448,7 +469,7 @@ def free(size: Integer) -> set[sympy.Symbol]:
 def indirect_names(kernel: LoopKernel) -> set[str]:
     """The values that index expressions name."""
     known = {axis.symbol.name for axis in (*kernel.outer, *kernel.inner)}
-    known |= {symbol.name for symbol in kernel.sizes}
+    known |= {SHARE.name, *(symbol.name for symbol in kernel.sizes)}
     indices = [index for s in kernel.body if (index := index_of(s)) is not None]
     return set().union(*map(free_names, indices)) - known
 
@@ -475,9 +496,10 @@ def _not_constant(body: Body, constant: set[str]) -> set[str]:
     return varying
 
 
-def divides(block: int, extent: Integer) -> bool:
+def divides(block: Integer, extent: Integer) -> bool:
     """Whether tiles are known to lie inside an extent; an empty one needs masks."""
-    return isinstance(extent, int) and extent > 0 and extent % block == 0
+    static = isinstance(extent, int) and isinstance(block, int)
+    return static and extent > 0 and extent % block == 0
 
 
 def product_of(axes: Sequence[Axis]) -> Integer:

@@ -16,6 +16,7 @@ import torch
 from flambeau_inductor.codegen.float8 import FLOAT8, float8_bits
 from flambeau_inductor.codegen.triton.scans import scan_tile, sort_order, sorted_tile
 from flambeau_inductor.indexing.expressions import integer_text
+from flambeau_inductor.ir import ColumnReduce
 from flambeau_inductor.scalar_ops import install
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class TritonOps:
 
     def bind(self, statement: Statement, value: str) -> str:
         name: str = statement.name  # type: ignore[union-attr]
+        if isinstance(statement, ColumnReduce):
+            return value  # a running tile
         self.writer.define(name, value)
         return name
 
@@ -180,6 +183,10 @@ class TritonOps:
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         return self.writer.reduce(kind, value, dtype)
+
+    def reduce_columns(self, statement: ColumnReduce, value: str, dtype: torch.dtype) -> str:
+        self.writer.reduce_columns(statement, value, dtype)
+        return f"{statement.name}_tile"
 
     def scan(self, statement: Scan, value: str, dtype: torch.dtype) -> str:
         return scan_tile(self.writer, statement, value, dtype)

@@ -54,6 +54,9 @@ SHARED_WARP = 128
 its warps.
 """
 
+SHARED_TILE = 1024
+"""The elements of a tile of rows whose columns are reduced, too, if it has several rows."""
+
 COLUMN_TILE, NARROW_COLUMN_TILE, SCANNED_COLUMN_TILE = (64, 32), (32, 16), (32, 128)
 """Rows and lanes of a tile over such rows: 128 bytes of neighbours in memory a step. Where they are
 scanned, the lanes of a row lie in few threads, which exchange little.
@@ -102,7 +105,7 @@ class Tiling:
     strided and indirect reads want it, and not in fours to one. `apart`: a tile's rows run over the
     last outer axis only. `vectors`: accesses at the ends of rows that are not whole
     vectors are still wide (`vector_rows`). `lane_first`: neighbouring programs differ in their
-    lanes.
+    lanes. `stages`: how many tiles of a loop over rows are under way at once.
     """
 
     xblock: int
@@ -114,6 +117,7 @@ class Tiling:
     apart: bool = False
     vectors: bool = False
     lane_first: bool = False
+    stages: int = 0
 
 
 def constants_of(tiling: Tiling) -> dict[str, int]:
@@ -148,6 +152,8 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
         return _pointwise(kernel, points, hints)
     row = _extent(kernel.inner, hints)
     static = all(isinstance(axis.size, int) for axis in kernel.inner)
+    if kernel.shares != 0:
+        return _shared_rows(row)
     if any(isinstance(statement, Sort) for statement in kernel.body):
         return _sorted(row, points)
     if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel, hints):
@@ -169,6 +175,14 @@ def _persistent(row: int, points: int) -> Tiling:
         return Tiling(1, rblock, persistent=True, warps=min(32, rblock // 512))
     xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
     return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
+
+
+def _shared_rows(row: int) -> Tiling:
+    """Whole rows, one after another."""
+    rblock = max(1, _power_of_two(row))
+    xblock = max(1, SHARED_TILE // rblock)
+    warps = max(4, min(16, rblock * xblock // 512))
+    return Tiling(xblock, rblock, persistent=True, warps=warps)
 
 
 def _looped(kernel: LoopKernel, static_row: int | None, row: int) -> Tiling:
@@ -257,6 +271,10 @@ def grid(
     kernel: LoopKernel, tiling: Tiling, dims: Mapping[str, int | str]
 ) -> tuple[int | str, ...]:
     """The number of programs, given the Dims that a launch passes for the kernel's sizes."""
+    if kernel.shares != 0:
+        shares = kernel.shares
+        text = integer_text(shares, lambda name: f"({dims[name]})")
+        return (shares if isinstance(shares, int) else text,)
     programs = (_blocks(row_axes(kernel, tiling), tiling.xblock, dims),)
     if tiling.apart:
         return (*programs, _blocks(apart_axes(kernel, tiling), 1, dims))
