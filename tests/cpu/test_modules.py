@@ -245,3 +245,17 @@ def test_lstm_of_halves_in_both_directions(layers: int, dtype: torch.dtype) -> N
         assert ours is not None and ours.dtype == theirs.dtype
         allowed = 2 * (theirs.double() - right).norm() + torch.finfo(dtype).eps * right.norm()
         assert (ours.double() - right).norm() <= allowed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_aot_eager_trains_an_lstm(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    eager = nn.LSTM(8, 9, batch_first=True).to(dtype)
+    compiled = flambeau.compile(copy.deepcopy(eager), backend="aot_eager", fullgraph=True)
+    x = torch.randn(5, 3, 8).to(dtype)
+    gradients = []
+    for module in (eager, compiled):
+        data = x.clone().requires_grad_()
+        module(data)[0].pow(2).mean().backward()
+        gradients.append([data.grad, *(weight.grad for weight in module.parameters())])
+    torch.testing.assert_close(*gradients)

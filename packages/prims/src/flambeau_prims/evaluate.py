@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+_NEEDS_GRAD_MODE = {torch.ops.aten.mkldnn_rnn_layer.default}
+"""Operators that omit the backward's data (oneDNN's workspace) while grad mode is off."""
+
 
 def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
     """The graph's outputs on these inputs (an int for an Expr); inputs are written to."""
@@ -59,7 +62,9 @@ def _run_node(
     node: Node, known: Mapping[Value, Tensor], symbols: Mapping[str, int]
 ) -> tuple[Any, ...]:
     args = _concrete(node.args, known, symbols)
-    result = node.op(*args, **_concrete(node.kwargs, known, symbols))
+    kwargs = _concrete(node.kwargs, known, symbols)
+    with torch.enable_grad() if node.op in _NEEDS_GRAD_MODE else nullcontext():
+        result = node.op(*args, **kwargs)
     if isinstance(node.op, Prim):
         (out,) = node.outputs
         assert out is not None
