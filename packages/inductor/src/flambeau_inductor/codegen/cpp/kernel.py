@@ -207,7 +207,7 @@ class KernelWriter(LoopWriter):
             if peeled is not None:
                 write_peeled(self, peeled, vector, part.low, part.high, known)
             elif inside:
-                loop = [s for s in part.body if varies(s, moving) or is_scatter(s)]
+                loop = tuple(s for s in part.body if varies(s, moving) or is_scatter(s))
                 write_vector_loop(self, vector, part.low, part.high, loop, known)
         self.statements(stores)
 
