@@ -177,3 +177,10 @@ def test_sums_at_known_places_are_no_copies() -> None:
     (expected,) = run_graph(graph, given)
     (got,) = load(compile_graph(graph, CHECKED))(*given)
     torch.testing.assert_close(got, expected)
+
+
+def test_checks_walk_only_what_they_check():
+    """Indices of rows are checked once each, not once for each element of a row."""
+    schedule = scheduled(one, "cpu")
+    (check,) = [n for g in schedule.groups for n in g.nodes if getattr(n, "label", "") == "check"]
+    assert [axis.size for axis in check.outer] == [3]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+import run_cpp
 import torch
 from run_cpp import I0, I1, K0, R0, R1, Library, axes, params
 
@@ -17,6 +20,7 @@ from flambeau_inductor.ir import (
     Sort,
     Store,
 )
+from flambeau_runtime.build import isa
 
 F32, F64, I64, I32, U8, BOOL = (
     torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool,
@@ -172,3 +176,32 @@ def test_sorts(row):
     library = Library(kernels)
     for name, buffers in tensors.items():
         library.check(name, buffers)
+
+
+@pytest.mark.parametrize("level", isa.LEVELS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sums_of_floats_in_double(level, reverse):
+    """Sums four at a time: as exact as one by one, and infinite or NaN from the first such on."""
+    if isa.LEVELS.index(level) < isa.LEVELS.index(isa.detect()):
+        pytest.skip(f"this machine has no {level}")
+    index = 523 * I0 + R0
+    body = (
+        Load("v0", F32, "b0", index),
+        Compute("v1", F64, "cast", ("v0",)),
+        Scan("v2", F64, "sum", "v1", reverse),
+        Scan("v3", F32, "sum", "v0", reverse),
+        Store("b1", index, "v2"),
+        Store("b2", index, "v3"),
+    )
+    described = params((F32, "read"), (F64, "write"), (F32, "write"))
+    kernel = LoopKernel("cpu", described, (), axes((I0, 7)), axes((R0, 523)), body)
+    library = Library({"k": kernel}, dataclasses.replace(run_cpp.OPTIONS, isa=level))
+    assert library.text.count("scan_sum<") == 2
+    x = torch.randn(7, 523)
+    x[1, 100], x[1, 300], x[2, 257], x[3] = float("inf"), -float("inf"), float("nan"), 1e30
+    wide, narrow = torch.zeros(7, 523, dtype=F64), torch.zeros(7, 523)
+    library.run("k", [x, wide, narrow])
+    flip = (lambda t: t.flip(1)) if reverse else (lambda t: t)
+    want = flip(flip(x.double()).cumsum(1))
+    torch.testing.assert_close(wide, want, rtol=1e-13, atol=1e-12, equal_nan=True)
+    torch.testing.assert_close(narrow, want.float(), rtol=2e-7, atol=1e-12, equal_nan=True)

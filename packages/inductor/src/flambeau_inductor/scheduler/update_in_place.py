@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.indexing.expressions import free_names
-from flambeau_inductor.ir import CheckIndex, Load, Store
+from flambeau_inductor.indexing.expressions import free_names, sympify
+from flambeau_inductor.ir import CheckIndex, Load, Store, index_of
 from flambeau_inductor.lowering.body_builder import drop_dead
 from flambeau_inductor.nodes import ExternCall, LoopNest, TensorRef
 from flambeau_inductor.scheduler.groups import Order, dependencies
@@ -26,8 +26,10 @@ from flambeau_inductor.scheduler.memory import extent_of
 from flambeau_inductor.scheduler.overwrite import FRESH_RESULTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
+    from flambeau_inductor.ir import Axis, Statement
     from flambeau_inductor.nodes import Lowered, Node
 
 
@@ -91,13 +93,25 @@ def split_checks(lowered: Lowered, updated: set[str]) -> None:
             checks = drop_dead([s for s in node.body if not isinstance(s, Store)])
             rest = drop_dead([s for s in node.body if not isinstance(s, CheckIndex)])
             result += [
-                replace(node, body=checks, label="check"),
+                replace(node, outer=axes_of(checks, node.outer), body=checks, label="check"),
                 replace(node, body=rest),
             ]
         else:
             result.append(node)
     lowered.nodes = result
     _number(lowered)
+
+
+def axes_of(body: Sequence[Statement], axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes that a body without stores needs: those that it varies with, and those that may be
+    empty.
+    """
+    names = {name for s in body if (index := index_of(s)) is not None for name in free_names(index)}
+    return tuple(
+        axis
+        for axis in axes
+        if axis.symbol.name in names or not sympify(axis.size).is_Integer or not axis.size
+    )
 
 
 class _Sharing:

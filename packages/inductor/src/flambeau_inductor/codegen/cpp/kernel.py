@@ -35,6 +35,7 @@ from flambeau_inductor.codegen.cpp.plan import (
 )
 from flambeau_inductor.codegen.cpp.reductions import (
     accumulator_of,
+    column_accumulator,
     column_final,
     column_take,
     places,
@@ -421,8 +422,10 @@ class KernelWriter(LoopWriter):
         self.column_rows(phase, later, moving, arrays)
         if not (phase.inner or phase.reduces):
             return
+        row = static_product(self.kernel.inner)
+        short = self.kernel.narrow or (row is not None and row < 1 << 31)
         accumulators = {
-            reduce.name: accumulator_of(reduce, self.dtypes[reduce.value])
+            reduce.name: column_accumulator(reduce, self.dtypes[reduce.value], short)
             for reduce in phase.reduces
         }
         for name, accumulator in accumulators.items():

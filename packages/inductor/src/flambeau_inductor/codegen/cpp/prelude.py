@@ -408,6 +408,35 @@ INLINE void add_compensated(double &sum, double &low, double x) {
   sum = total;
 }
 """,
+    "scan_sum": """\
+// Running sums of a row, or of one from its end: within four elements, then of all before.
+template <bool reverse, class T>
+INLINE void scan_sum(const T *from, T *to, int64_t count, double &carry) {
+  typedef double quad __attribute__((vector_size(32)));
+  typedef int64_t lanes __attribute__((vector_size(32)));
+  typedef T single __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+  const quad zero = {};
+  const lanes one = reverse ? lanes{5, 6, 7, 0} : lanes{0, 4, 5, 6};
+  const lanes two = reverse ? lanes{6, 7, 0, 0} : lanes{0, 0, 4, 5};
+  const int64_t last = reverse ? 0 : 3;
+  quad before = {carry, carry, carry, carry};
+  int64_t done = 0;
+  for (; done + 4 <= count; done += 4) {
+    const int64_t i = reverse ? count - 4 - done : done;
+    quad x = __builtin_convertvector(*(const single *)(from + i), quad);
+    x += __builtin_shuffle(zero, x, one);
+    x += __builtin_shuffle(zero, x, two);
+    *(single *)(to + i) = __builtin_convertvector(x + before, single);
+    before += __builtin_shuffle(x, lanes{last, last, last, last});
+  }
+  carry = before[0];
+  for (; done < count; ++done) {
+    const int64_t i = reverse ? count - 1 - done : done;
+    carry += from[i];
+    to[i] = (T)carry;
+  }
+}
+""",
     "log_add_exp": """\
 // ln(e**a + e**b); equal infinities give themselves.
 INLINE double log_add_exp(double a, double b) {

@@ -13,7 +13,7 @@ the prelude. The few elements behind the last whole block go to the whole one by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -240,6 +240,27 @@ def _squares(dtype: torch.dtype) -> Accumulator:
         lane_join=(
             f"join_moments<{LANES}>({{s}}, {{s_mean}}, {{s_count}}, {arrays}, {{blocks}});",
         ),
+    )
+
+
+def column_accumulator(reduce: Reduce, dtype: torch.dtype, short: bool) -> Accumulator:
+    """The Accumulator of a Reduce whose columns lie side by side. Positions (32 bits if the row is
+    `short` and values are not longer) begin with the first: nothing beats it but what beats all.
+    """
+    accumulator = accumulator_of(reduce, dtype)
+    if not accumulator.lanes or reduce.kind not in ("argmax", "argmin"):
+        return accumulator
+    (value, (_, at, start)) = accumulator.lanes
+    index = "int32_t" if short and dtype.itemsize <= 4 else "int64_t"
+    better, *rest = (
+        text.replace("{name}_better", "better").replace("{step}", "{at}")
+        for text in accumulator.lane_take
+    )
+    return replace(
+        accumulator,
+        state=(value, (index, at, start)),
+        take=(f"{{{{ {better} {' '.join(rest).replace('(int32_t)', f'({index})')} }}}}",),
+        final="{s_at}",
     )
 
 

@@ -24,7 +24,7 @@ from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.elements import write_element
 from flambeau_inductor.codegen.cpp.plan import dependents, statement_cost, varies
 from flambeau_inductor.codegen.cpp.reductions import places
-from flambeau_inductor.codegen.cpp.scans import carry_start, carry_type, take
+from flambeau_inductor.codegen.cpp.scans import carry_start, carry_type, is_vector_sum, take
 from flambeau_inductor.codegen.cpp.sorts import collect, fetch
 from flambeau_inductor.ir import CheckIndex, Scan, Store, defined_name, scan_direction
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 COSTLY = 4
 """An operator of this cost is worth a vector loop: arrays between loops cost additions."""
 
-BLOCK = 64
+BLOCK = 256
 """Elements between two steps of the vector loops: their arrays stay in the first-level cache."""
 
 
@@ -80,7 +80,7 @@ def write_scan_loop(writer: LoopWriter, phase: Phase, accumulators: dict[str, Ac
     blocks = _Blocks(writer, phase)
     with writer.block(""):
         writer.statements(blocks.fixed)
-        if any(statement_cost(s) >= COSTLY for s in blocks.moving):
+        if any(statement_cost(s) >= COSTLY or blocks.adds_vectors(s) for s in blocks.moving):
             blocks.write(accumulators)
             return
         with scan_loops(writer, phase.inner, writer.kernel.inner):
@@ -109,8 +109,17 @@ class _Blocks:
         self.moving = tuple(
             s for s in phase.inner if s not in self.fixed and defined_name(s) not in self.fetched
         )
+        self.values = {name: s for s in writer.kernel.body if (name := defined_name(s)) is not None}
         self.stage_of = self.number_stages()
         self.in_blocks = self.values_in_blocks()
+
+    def adds_vectors(self, statement: Statement) -> bool:
+        """Whether a statement is a Scan by `scan_sum`, of values in an array of a block."""
+        return (
+            isinstance(statement, Scan)
+            and statement.value in self.in_blocks
+            and is_vector_sum(statement, self.values)
+        )
 
     def number_stages(self) -> dict[Statement, int]:
         """The number of Scans, one behind the other, that a statement comes after."""
@@ -212,6 +221,11 @@ class _Blocks:
     def write_scans(self, number: int) -> None:
         """The Scans of a stage's values."""
         scans = [s for s, n in self.stage_of.items() if n == number and isinstance(s, Scan)]
+        for scan in filter(self.adds_vectors, scans):
+            way = "true" if self.reverse else "false"
+            rows = f"{scan.value}_block, {scan.name}_block"
+            self.writer.line(f"scan_sum<{way}>({rows}, count, {scan.name}_carry);")
+        scans = [scan for scan in scans if not self.adds_vectors(scan)]
         if not scans:
             return
         with self.loop((), (scan.value for scan in scans)):

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import limits, value_type
+from flambeau_inductor.ir import Compute
 
 if TYPE_CHECKING:
-    from flambeau_inductor.ir import Scan
+    from collections.abc import Mapping
+
+    from flambeau_inductor.ir import Scan, Statement
 
 STEPS = {
     "sum": "{s} += {v};",
@@ -38,6 +41,20 @@ def carry_start(scan: Scan) -> str:
     if scan.kind in ("sum", "prod"):
         return "0" if scan.kind == "sum" else "1"
     return limits(torch.float64 if scan.kind == "logaddexp" else scan.dtype)[scan.kind == "min"]
+
+
+def is_vector_sum(scan: Scan, values: Mapping[str, Statement]) -> bool:
+    """Whether a row's Scan adds four floats at a time (`scan_sum`): one addition in four waits for
+    the one before. Doubles that are no floats are added in eager's order: a partial sum of four
+    could overflow where eager's does not.
+    """
+    if scan.kind != "sum":
+        return False
+    match values.get(scan.value):
+        case Compute(op="cast", args=(operand,)) if scan.dtype is torch.float64:
+            source = values.get(operand)
+            return getattr(source, "dtype", None) is torch.float32
+    return scan.dtype is torch.float32
 
 
 def take(scan: Scan, value: str, index: str) -> tuple[str, str]:
