@@ -66,6 +66,19 @@ def test_halves_of_rows(tester, shape):
     torch.testing.assert_close(got, run_graph(graph, tensors)[0])
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1,)])
+def test_parts_that_are_one_number_in_a_row(tester, shape):
+    def of_one_number(b, x):
+        dim = x.spec.ndim - 1
+        spread = b.expand(x, (*x.spec.shape[:-1], 64))
+        return b.cat([b.sin(spread), b.mul(b.cos(spread), 2.0)], dim)
+
+    tensors = [torch.randn(shape)]
+    graph = tester.graph(of_one_number, tensors)
+    (got,) = load(compile_graph(graph, InductorOptions()), OPTIONS)(*tensors)
+    torch.testing.assert_close(got, run_graph(graph, tensors)[0])
+
+
 def halves(size: int):
     """A row whose halves come from two buffers, and its axis."""
     body = (

@@ -208,7 +208,8 @@ class KernelWriter(LoopWriter):
             if peeled is not None:
                 write_peeled(self, peeled, vector, part.low, part.high, known)
             elif inside:
-                loop = tuple(s for s in part.body if varies(s, moving) or is_scatter(s))
+                # Where conditions are known, a value may vary no more: then it is written before.
+                loop = tuple(s for s in part.body if s not in before)
                 write_vector_loop(self, vector, part.low, part.high, loop, known)
         self.statements(stores)
 
