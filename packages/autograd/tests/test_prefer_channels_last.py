@@ -112,6 +112,38 @@ def test_convolutions_read_channels_last():
     assert convolution_inputs(log) == [(5 * 63, 63, 7, 1)] * 3
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_convolutions_by_much_larger_weights_stay_row_major(grad):
+    def program(x, w, v):
+        for _ in range(2):
+            x = F.relu(F.conv2d(x, v, groups=8))
+        return F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v, groups=8)
+
+    torch.manual_seed(0)
+    shapes = (9, 256, 4, 4), (256, 256, 3, 3), (256, 32, 1, 1)
+    inputs = [(torch.randn(shape) / 16).requires_grad_(grad) for shape in shapes]
+    log = GraphLog()
+    compiled = compile_program(program, inputs, log)
+    ours, theirs = clones(inputs), clones(inputs)
+    (found,), expected = compiled(*ours), program(*theirs)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert found.stride() == expected.stride()
+    assert [stride[1] for stride in convolution_inputs(log)] == [1, 1, 16, 1]
+    if not grad:
+        return
+    for result in (found, expected):
+        result.square().sum().backward()
+    backward = log.graphs["backward"]
+    calls = [node for node in backward.nodes if node.op is aten.convolution_backward.default]
+    assert {call.args[2].spec.shape: call.args[0].spec.stride[1] for call in calls} == {
+        shapes[1]: 16,
+        shapes[2]: 1,
+    }
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-5)
+        assert a.grad.stride() == b.grad.stride()
+
+
 def biased(x, w, b):
     for _ in range(3):
         x = F.silu(F.conv2d(x, w, b, padding=1))

@@ -12,7 +12,9 @@
     rc: f32[2, 8, 9, 9] = aten.clone(r, contiguous_format)
     return (rc,)
 
-Convolution libraries work on channels-last data; given other data they convert on every call. The
+Convolution libraries work on channels-last data; given other data they convert on every call. On a
+CPU the library orders row-major weights for row-major data sooner than for channels-last data, so
+convolutions by weights that are much larger than their images stay row-major. The
 pass relies on the shape rules: the Specs behind a changed operand are those that eager would give
 on channels-last tensors. Where memory order is part of an operator's meaning (random draws,
 as_strided) or its rule refuses the layout (a view), the operand is restored first, and so is
@@ -28,7 +30,7 @@ import torch
 from flambeau_autograd.operators import Work, work
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.rules.registry import infer
-from flambeau_prims.strides import is_channels_last, is_contiguous
+from flambeau_prims.strides import is_channels_last, is_contiguous, product
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Spec
@@ -37,6 +39,16 @@ aten = torch.ops.aten
 
 FEWEST_CONVOLUTIONS = 3
 """With fewer, converting at the borders costs more than it gains."""
+
+MUCH_LARGER = 4
+"""Weights of so many times the numbers of input and result take longer to order than these."""
+
+FEWEST_WEIGHTS = 1 << 18
+
+FEWEST_PIXELS = 0.5
+"""With fewer pixels in the result, for each of its channels, a forward pass by weights as large is
+a matrix product of channels-last data (`flambeau_inductor.graph_passes.convolution_products`).
+"""
 
 _CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 _BY_MEMORY = {
@@ -67,6 +79,30 @@ def _takes_channels_last_weight(weight: Value, node: Node) -> bool:
     """
     groups = node.args[9 if node.op is aten.convolution_backward.default else 8]
     return weight.spec.device.type == "cuda" and isinstance(groups, int) and groups == 1
+
+
+def _stays_row_major(node: Node) -> bool:
+    """Whether ordering the weight takes longer than converting the images."""
+    if node.op is aten.convolution_backward.default:
+        result, x, weight = node.args[:3]
+        transposed, groups = node.args[7], node.args[9]
+    else:
+        (result,) = node.outputs
+        x, weight = node.args[:2]
+        transposed, groups = node.args[6], node.args[8]
+    spec = weight.spec
+    if spec.device.type != "cpu" or spec.dtype is not torch.float32 or result is None:
+        return False
+    shapes = (spec.shape, x.spec.shape, result.spec.shape)
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        return False
+    weights, *images = (product(shape) for shape in shapes)
+    if transposed or groups != 1 or not is_contiguous(spec) or weights < FEWEST_WEIGHTS:
+        return False
+    pixels, channels = product(result.spec.shape[:1] + result.spec.shape[2:]), spec.shape[0]
+    if node.op is aten.convolution.default and pixels <= FEWEST_PIXELS * channels:
+        return False
+    return bool(weights >= MUCH_LARGER * sum(images))
 
 
 class _Converter:
@@ -100,8 +136,11 @@ class _Converter:
         if node.op in _CONVOLUTIONS and _is_image(node.args[0]):
             count = 2 if node.op is aten.convolution_backward.default else 1
             # The gradient and the input, and the weight, which else the library copies each time.
-            for old in node.args[: count + _takes_channels_last_weight(node.args[count], node)]:
-                read[old] = self.copy(read[old], torch.channels_last)
+            count += _takes_channels_last_weight(node.args[count], node)
+            row_major = _stays_row_major(node)
+            order = torch.contiguous_format if row_major else torch.channels_last
+            for old in node.args[:count]:
+                read[old] = self.copy(read[old], order)
         if all(old.spec is new.spec for old, new in read.items()):
             self.append(node, read, [None if out is None else out.spec for out in node.outputs])
             return
