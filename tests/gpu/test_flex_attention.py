@@ -112,3 +112,103 @@ def test_lengths_that_vary() -> None:
             rtol=1e-4,
             atol=1e-4,
         )
+
+
+def kernels_of(compiled: Any) -> str:
+    return "\n".join(str(graph) for graph in flambeau.explain(compiled).graphs)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_decoding_with_heads_that_share_keys(queries: int, masked: bool, turned: bool) -> None:
+    slopes = torch.rand(12, device="cuda")
+    here = torch.tensor(700, device="cuda")
+    mask = create_block_mask(
+        lambda b, h, i, j: j <= here + i, None, None, queries, 1500, device="cuda"
+    )
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return flex_attention(
+            q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i) * 0.01,
+            mask if masked else None, enable_gqa=True, return_lse=True,
+        )  # fmt: skip
+
+    compiled = flambeau.compile(function, fullgraph=True)
+    shapes = [(2, 12, queries, 64), (2, 3, 1500, 64), (2, 3, 1500, 48)]
+    inputs = [torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in shapes]
+    if turned:
+        inputs = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
+    exact = function(*(x.double() for x in inputs))
+    for got, eager, right in zip(compiled(*inputs), function(*inputs), exact, strict=True):
+        assert got.dtype == eager.dtype and got.stride() == eager.stride()
+        error = (eager.double() - right).abs().max()
+        assert (got.double() - right).abs().max() <= 3 * error + 1e-6 * right.abs().max()
+    assert "attention_forward" in kernels_of(compiled)
+
+
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2},
+    {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32},
+    {"PRESCALE_QK": True, "ROWS_GUARANTEED_SAFE": True, "BLOCKS_ARE_CONTIGUOUS": True},
+    {"FORCE_USE_FLEX_ATTENTION": True},
+    {"BACKEND": "TRITON"},
+)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_kernel_options(options: dict[str, Any]) -> None:
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256, device="cuda")
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Any = None) -> Any:
+        score = lambda s, b, h, i, j: s + (j - i) * 0.01  # noqa: E731
+        return flex_attention(q, k, v, score, mask, kernel_options=options)
+
+    inputs = [torch.randn(2, 4, 256, 64, device="cuda", requires_grad=True) for _ in range(3)]
+    tangent = torch.randn(2, 4, 256, 64, device="cuda")
+    results = []
+    for run in (function, flambeau.compile(function, fullgraph=True)):
+        out = run(*inputs, options=options)
+        results.append((out, *torch.autograd.grad(out, inputs, tangent)))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-3, atol=1e-3)
+
+
+def test_impossible_kernel_options_reach_the_caller() -> None:
+    inputs = [torch.randn(1, 2, 256, 64, device="cuda") for _ in range(3)]
+    for options, message in (
+        ({"BLOCK_M": 24}, "power of two"),
+        ({"BACKEND": "FLASH"}, "FLASH"),
+        ({"BACKEND": "TRITON_DECODE"}, "TRITON_DECODE"),
+    ):
+        compiled = flambeau.compile(flex_attention, fullgraph=True)
+        with pytest.raises(ValueError, match=message):
+            compiled(*inputs, kernel_options=options)
+
+
+@pytest.mark.parametrize("wanted", [(1,), (2,), (0, 2), (1, 2)])
+def test_gradients_of_some(wanted: tuple[int, ...]) -> None:
+    inputs = [torch.randn(2, 4, 200, 32, device="cuda") for _ in range(3)]
+    leaves = [inputs[at].requires_grad_() for at in wanted]
+    compiled = flambeau.compile(lambda q, k, v: flex_attention(q, k, v), fullgraph=True)
+    tangent = torch.randn(2, 4, 200, 32, device="cuda")
+    expected = torch.autograd.grad(flex_attention(*inputs), leaves, tangent)
+    got = torch.autograd.grad(compiled(*inputs), leaves, tangent)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_another_mask_of_the_same_shape_is_no_new_graph() -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, which: torch.Tensor) -> Any:
+        def same_document(b: Any, h: Any, i: Any, j: Any) -> Any:
+            return (which[i] == which[j]) & (i >= j)
+
+        mask = create_block_mask(same_document, None, None, 512, 512, device="cuda")
+        return flex_attention(q, k, v, block_mask=mask)
+
+    compiled = flambeau.compile(function, fullgraph=True)
+    inputs = [torch.randn(1, 2, 512, 64, device="cuda") for _ in range(3)]
+    for length in (50, 130, 512):
+        which = torch.arange(512, device="cuda") // length
+        expected = function(*inputs, which)
+        torch.testing.assert_close(compiled(*inputs, which), expected, rtol=1e-4, atol=1e-4)
+    assert len(flambeau.explain(compiled).graphs) == 1
+    assert "attention_forward" in kernels_of(compiled)
