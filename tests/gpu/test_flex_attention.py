@@ -212,3 +212,17 @@ def test_another_mask_of_the_same_shape_is_no_new_graph() -> None:
         torch.testing.assert_close(compiled(*inputs, which), expected, rtol=1e-4, atol=1e-4)
     assert len(flambeau.explain(compiled).graphs) == 1
     assert "attention_forward" in kernels_of(compiled)
+
+
+@pytest.mark.parametrize("length", [16, 64, 200])
+def test_blocks_that_reach_behind_the_last_position(length: int) -> None:
+    mask = create_block_mask(lambda b, h, i, j: i - j < 9, None, None, length, length, "cuda")
+    compiled = flambeau.compile(lambda q: flex_attention(q, q, q, block_mask=mask), fullgraph=True)
+    wide = torch.randn(1, 2, length + 128, 64, device="cuda")
+    wide[:, :, length:] = torch.inf
+    query = wide[:, :, :length].requires_grad_()
+    expected = flex_attention(query, query, query, block_mask=mask)
+    got = compiled(query)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    gradients = [torch.autograd.grad(x.square().sum(), query) for x in (got, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)

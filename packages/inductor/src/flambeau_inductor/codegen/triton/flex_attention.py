@@ -98,6 +98,12 @@ class _AttentionWriter(SourceWriter):
         self.turned = self.one.form == KEY_VALUE_GRADIENTS
         self.queries_fit = fits(tiling.queries, self.one.queries)
         self.keys_fit = fits(tiling.keys, self.one.keys)
+        if (blocks := self.one.blocks) is not None:
+            # The tiles of the last block of a mask may lie behind the last point.
+            if self.turned:
+                self.queries_fit &= fits(blocks.queries, self.one.queries)
+            else:
+                self.keys_fit &= fits(blocks.keys, self.one.keys)
         self.axes_of = _axes_of(self.one.body)
         self.wide = _needs_64_bits(self.one)
         self.far = _has_far_rows(self.one)
