@@ -16,7 +16,7 @@ from flambeau_runtime import load
 from flambeau_runtime.build import isa
 
 DTYPES = (torch.int8, torch.bool, torch.int16, torch.float32, torch.int64, torch.bfloat16)
-SHAPES = ((64, 64), (17, 33), (130, 100), (3, 65, 200), (2, 16, 16), (2, 1031, 19), (40, 5, 70))
+SHAPES = ((64, 64), (17, 33), (130, 100), (3, 65, 200), (2, 16, 16), (2, 1031, 19), (577, 613))
 
 
 @pytest.fixture(params=isa.LEVELS)

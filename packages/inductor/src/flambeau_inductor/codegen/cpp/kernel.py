@@ -32,6 +32,7 @@ from flambeau_inductor.codegen.cpp.plan import (
     stride_along,
     tile_side,
     varies,
+    walks_streams,
 )
 from flambeau_inductor.codegen.cpp.reductions import (
     accumulator_of,
@@ -140,17 +141,23 @@ class KernelWriter(LoopWriter):
             self.vector_body(vector, "0", self.size(vector), self.kernel.body)
 
     def tiled_lead(self) -> tuple[Axis, ...]:
-        """The lead axes with the tiled one counted in tiles."""
+        """The lead axes with the tiled one counted in tiles; of short rows it comes last, behind
+        the vector axis in tiles.
+        """
+        vector, tile = self.plan.vector, self.plan.tile
+        assert vector is not None and tile is not None
         side = tile_side(self.kernel, self.plan)
-        return tuple(
-            Axis(
+        counted = {
+            axis: Axis(
                 symbol(f"{axis.symbol.name}_tile"),
                 FloorDiv(sympify(axis.size) + side - 1, sympify(side)),
             )
-            if axis is self.plan.tile
-            else axis
-            for axis in self.plan.lead
-        )
+            for axis in (vector, tile)
+        }
+        if not walks_streams(self.kernel, self.plan):
+            return tuple(counted.get(axis, axis) for axis in self.plan.lead)
+        others = [axis for axis in self.plan.lead if axis is not tile]
+        return (*others, counted[vector], counted[tile])
 
     def write_tiles(self, vector: Axis, tile: Axis) -> None:
         """Tiles of the vector axis and a lead axis: loads contiguous along it are transposed."""
@@ -160,7 +167,12 @@ class KernelWriter(LoopWriter):
         with self.lead_loops(self.tiled_lead()):
             self.line(f"const int64_t first = {lead}_tile * {side}, size = {self.size(tile)};")
             self.line(f"const int64_t last = first + {side} < size ? first + {side} : size;")
-            with self.block(f"for (int64_t part = 0; part < {size}; part += {side})"):
+            if walks_streams(self.kernel, self.plan):
+                self.line(f"const int64_t part = {name}_tile * {side};")
+                block = ""
+            else:
+                block = f"for (int64_t part = 0; part < {size}; part += {side})"
+            with self.block(block):
                 self.line(f"const int64_t stop = part + {side} < {size} ? part + {side} : {size};")
                 for load in staged:
                     self.line(
@@ -180,8 +192,13 @@ class KernelWriter(LoopWriter):
                 self.staged = {
                     load.name: f"{load.name}_tile[{lead} - first][{name} - part]" for load in staged
                 }
-                with self.loop(lead, "first", "last"):
-                    self.vector_body(vector, "part", "stop", self.kernel.body)
+                # The length of whole tiles is known: their loops are unrolled.
+                for head, stop in (
+                    (f"if (stop - part == {side})", f"part + {side}"),
+                    ("else", "stop"),
+                ):
+                    with self.block(head), self.loop(lead, "first", "last"):
+                        self.vector_body(vector, "part", stop, self.kernel.body)
 
     def is_staged(self, statement: Statement, vector: Axis, tile: Axis) -> TypeGuard[Load]:
         """Whether a load goes through a tile: it is transposed and its address is known before."""
