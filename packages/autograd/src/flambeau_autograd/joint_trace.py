@@ -25,7 +25,9 @@ from torch.autograd.function import BackwardCFunction
 
 from flambeau_autograd.aliases import Alias, AliasMap
 from flambeau_autograd.functionalize import dense_order
+from flambeau_autograd.fused_attention import fused_attention
 from flambeau_autograd.masked_writes import set_item
+from flambeau_autograd.match_attention import match_attention
 from flambeau_autograd.outputs import Constant, Data, Input, Output, Result, View, view_steps
 from flambeau_autograd.reachability import reachability
 from flambeau_autograd.reasons import (
@@ -52,6 +54,8 @@ from flambeau_prims.view_chains import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from flambeau_autograd.match_attention import Attention
 
 _run_backward = torch.autograd.Variable._execution_engine.run_backward
 
@@ -137,9 +141,11 @@ class _Results:
         return Result(position)
 
 
-def trace(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Trace:
+def trace(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, fuses_attention: bool = False
+) -> Trace:
     """Trace `gm` on arguments like these, in the current grad mode."""
-    return _JointTracer(gm, example_inputs).run()
+    return _JointTracer(gm, example_inputs, fuses_attention).run()
 
 
 class _WritesNoted(Tracer):
@@ -168,7 +174,9 @@ class _Interior(torch.autograd.Function):
 
 
 class _JointTracer:
-    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], fuses_attention: bool
+    ) -> None:
         self._gm = gm
         self._examples = example_inputs
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -194,6 +202,9 @@ class _JointTracer:
         self._inputs: list[Any] = []
         self._bound: dict[fx.Node, Any] = {}
         self._attributes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        found = match_attention(gm) if fuses_attention else []
+        self._attention = {attention.nodes[-1]: attention for attention in found}
+        self._deferred = {node for attention in found for node in attention.nodes[:-1]}
         for position, (node, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
             self._bound[node] = self._argument(position, node, example)
 
@@ -312,35 +323,52 @@ class _JointTracer:
     def _forward(self) -> tuple[list[Any], bool]:
         """Run the graph; gives its flat outputs, and the grad mode it leaves behind."""
         bound = self._bound
-
-        def value_of(node: fx.Node) -> Any:
-            return bound[node]
-
         for node in self._gm.graph.nodes:
-            if node.op == "placeholder":
+            if node.op == "placeholder" or node in self._deferred:
                 continue
-            args, kwargs = (
-                fx.node.map_arg(node.args, value_of),
-                fx.node.map_arg(node.kwargs, value_of),
-            )
             if node.op == "output":
-                flat = args[0]
+                flat = fx.node.map_arg(node.args[0], bound.__getitem__)
                 return list(flat) if isinstance(flat, (tuple, list)) else [
                     flat
                 ], torch.is_grad_enabled()
-            where, region = node.meta.get("where", ""), node.meta.get("region", 0)
-            self._tracer.where = Place(where, region) if region else where
-            first, saves = len(self._tracer.nodes), node.meta.get("region_saves")
-            result = self._call(node, args, kwargs)
-            if self._tracer.written:
-                self._note_writes(node)
-            if type(result) is FakeTensor and not any(result is arg for arg in args):
-                result = shortened(result)
-            bound[node] = result
-            for made in self._tracer.nodes[first:] if saves is not None else ():
-                if saves(made.op):
-                    made.where = where
+            attention = self._attention.get(node)
+            if attention is None:
+                self._run(node)
+            else:
+                self._attend(attention)
         raise ValueError("the graph has no output node")
+
+    def _run(self, node: fx.Node) -> None:
+        """Make the call of a node."""
+        bound = self._bound
+        args, kwargs = (fx.node.map_arg(arg, bound.__getitem__) for arg in (node.args, node.kwargs))
+        self._enter(node)
+        first, saves = len(self._tracer.nodes), node.meta.get("region_saves")
+        result = self._call(node, args, kwargs)
+        if self._tracer.written:
+            self._note_writes(node)
+        if type(result) is FakeTensor and not any(result is arg for arg in args):
+            result = shortened(result)
+        bound[node] = result
+        if saves is not None:
+            for made in self._tracer.nodes[first:]:
+                if saves(made.op):
+                    made.where = node.meta.get("where", "")
+
+    def _enter(self, node: fx.Node) -> None:
+        where, region = node.meta.get("where", ""), node.meta.get("region", 0)
+        self._tracer.where = Place(where, region) if region else where
+
+    def _attend(self, attention: Attention) -> None:
+        """Make one call of a fused kernel instead of several, or these in order."""
+        last = attention.nodes[-1]
+        self._enter(last)
+        result = fused_attention(attention, self._bound.__getitem__)
+        if result is not None:
+            self._bound[last] = result
+            return
+        for node in attention.nodes:
+            self._run(node)
 
     def _note_writes(self, node: fx.Node) -> None:
         """Note the arguments whose histories a node of the graph has changed."""

@@ -18,7 +18,9 @@ class AutogradOptions:
     one, and none whose forward uses lie further apart than this many nodes. `channels_last`: run
     convolutions, and what lies between them, in channels-last layout (with `decompose` only).
     `shape_padding`: pad matrices in half precision on a GPU whose sizes are no multiples of 8,
-    where products gain by it (with `decompose` only). `freezing`: compute once what depends on
+    where products gain by it (with `decompose` only). `fuse_attention`: compute attention that the
+    program writes out by the kernels of scaled_dot_product_attention (with `decompose` only).
+    `freezing`: compute once what depends on
     parameters and buffers only, in graphs without a backward (with `decompose` only).
     `max_autotune`, `max_autotune_gemm`: the compiler measures in which order kernels on a CPU read
     frozen factors of products, and orders them itself. `check`: run the border checker after each
@@ -32,6 +34,7 @@ class AutogradOptions:
     recompute_span: int = 100
     channels_last: bool = True
     shape_padding: bool = True
+    fuse_attention: bool = True
     freezing: bool = False
     max_autotune: bool = False
     max_autotune_gemm: bool = False

@@ -123,7 +123,8 @@ def _compile(
         raise UnbackedNumbers("the graph computes sizes or numbers that are known only as it runs")
     if any(node.meta.get("untraced") for node in gm.graph.nodes):
         raise UntracedCalls("the graph makes a call that cannot be traced through")
-    traced = trace(gm, example_inputs)
+    fuses = options.decompose and options.fuse_attention
+    traced = trace(gm, example_inputs, fuses_attention=fuses)
     joint = prepare(traced, options)
     constants = len(traced.constants)
     gm.meta["draws"] = any(node.op is reserve_random for node in joint.nodes)

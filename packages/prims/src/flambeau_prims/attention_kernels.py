@@ -61,10 +61,8 @@ def attention(
     chosen = SDPBackend.MATH
     if not invalid:
         chosen = choose_kernel(operands, dropout_p, is_causal, scale, enable_gqa)
-    if chosen == SDPBackend.CUDNN_ATTENTION:
-        return _cudnn(query, key, value, attn_mask, dropout_p, is_causal, scale)
-    if chosen == SDPBackend.FLASH_ATTENTION:
-        return _flash(query, key, value, dropout_p, is_causal, scale)
+    if chosen in _FULLY_GROUPED:
+        return _by(chosen, query, key, value, attn_mask, dropout_p, is_causal, scale)
     if enable_gqa:
         key, value = (symbolic_matmul.repeat_heads(query, tensor) for tensor in (key, value))
         if not invalid and dropout_p == 0:
@@ -72,7 +70,7 @@ def attention(
             operands = (query, key, value, attn_mask)
             chosen = choose_kernel(operands, dropout_p, is_causal, scale, False)
     if chosen == SDPBackend.EFFICIENT_ATTENTION:
-        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return _by(chosen, query, key, value, attn_mask, dropout_p, is_causal, scale)
     if not invalid and (dropout_p > 0 or symbolic_matmul.fixes_sizes(query, key, value)):
         return symbolic_matmul.math_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale, False
@@ -80,6 +78,17 @@ def attention(
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale
     )
+
+
+def fused(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float) -> Any:
+    """scaled_dot_product_attention without dropout by a fused kernel; None if eager takes none."""
+    try:
+        chosen = choose_kernel((query, key, value, mask), 0.0, is_causal, scale, False)
+    except RuntimeError:  # the switches leave no kernel
+        return None
+    if chosen != SDPBackend.EFFICIENT_ATTENTION and chosen not in _FULLY_GROUPED:
+        return None
+    return _by(chosen, query, key, value, mask, 0.0, is_causal, scale)
 
 
 # 1. The choice
@@ -245,6 +254,20 @@ def _order_of_result(chosen: Any, query: Any) -> list[int]:
 
 
 # 3. The calls, as eager's C++ makes them
+
+_FULLY_GROUPED = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
+"""The kernels that take grouped heads."""
+
+
+def _by(
+    kernel: Any, query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool,
+    scale: Any,
+) -> Any:  # fmt: skip
+    if kernel == SDPBackend.CUDNN_ATTENTION:
+        return _cudnn(query, key, value, mask, dropout_p, is_causal, scale)
+    if kernel == SDPBackend.FLASH_ATTENTION:
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    return _efficient(query, key, value, mask, dropout_p, is_causal, scale)
 
 
 def _cudnn(
