@@ -20,10 +20,10 @@ from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled, write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import (
-    COLUMN_BLOCK,
     COLUMN_UNIT,
     PARALLEL_WORK,
     choose_plan,
+    column_block,
     dependents,
     is_ordered,
     is_scatter,
@@ -88,6 +88,7 @@ class KernelWriter(LoopWriter):
         self.plan = choose_plan(kernel)
         vector = self.plan.vector
         self.ordered = self.plan.serial and vector is not None and is_ordered(kernel.body, vector)
+        self.block_width = column_block(kernel, vector) if vector is not None else 0
         self.phases: tuple[Phase, ...] = ()
         self.keep_rows = False
 
@@ -392,9 +393,8 @@ class KernelWriter(LoopWriter):
             self.line(
                 "taken = end - unit < units - unit % units ? end - unit : units - unit % units;"
             )
-            self.line(
-                f"if (taken > {COLUMN_BLOCK // COLUMN_UNIT}) taken = {COLUMN_BLOCK // COLUMN_UNIT};"
-            )
+            widest = self.block_width // COLUMN_UNIT
+            self.line(f"if (taken > {widest}) taken = {widest};")
             self.line(
                 f"const int64_t most = taken * {COLUMN_UNIT}, count = {size} - first < "
                 f"most ? {size} - first : most;"
@@ -446,26 +446,23 @@ class KernelWriter(LoopWriter):
             reduce.name: column_accumulator(reduce, self.dtypes[reduce.value], short)
             for reduce in phase.reduces
         }
+        every = f"for (int64_t c = 0; c < {self.block_width}; ++c)"
         for name, accumulator in accumulators.items():
             for ctype, suffix, start in accumulator.state:
-                self.line(f"{ctype} {name}_all{suffix}[{COLUMN_BLOCK}];")
-                self.line(
-                    f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_all{suffix}[c] = {start};"
-                )
+                self.line(f"{ctype} {name}_all{suffix}[{self.block_width}];")
+                self.line(f"{every} {name}_all{suffix}[c] = {start};")
             if accumulator.bounded:
                 (ctype, _, start) = accumulator.part[0]
-                self.line(f"{ctype} {name}_part[{COLUMN_BLOCK}] = {{}};")
+                self.line(f"{ctype} {name}_part[{self.block_width}] = {{}};")
                 if start[0] != "0":
-                    self.line(
-                        f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_part[c] = {start};"
-                    )
+                    self.line(f"{every} {name}_part[c] = {start};")
         bounded = {
             name: accumulator for name, accumulator in accumulators.items() if accumulator.bounded
         }
         count = f"reduced_{next(iter(bounded), '')}"
         if bounded:
             self.line(f"int64_t {count} = 0;")
-        with scan_loops(self, phase.inner, self.kernel.inner, COLUMN_BLOCK):
+        with scan_loops(self, phase.inner, self.kernel.inner, self.block_width):
             self.column_body(phase, accumulators, moving, arrays)
             if bounded:
                 with self.block(f"if (++{count} == {FLUSH})"):
@@ -499,7 +496,7 @@ class KernelWriter(LoopWriter):
             if r.value in {getattr(s, "name", None) for s in rows}
         ]
         for name in dict.fromkeys(kept):
-            self.line(f"{value_type(self.dtypes[name])} {name}_column[{COLUMN_BLOCK}];")
+            self.line(f"{value_type(self.dtypes[name])} {name}_column[{self.block_width}];")
         checks = ("bad", "|") if any(isinstance(s, CheckIndex) for s in rows) else None
         with self.column_loop(checks):
             self.load_arrays(rows, arrays)
@@ -544,7 +541,7 @@ class KernelWriter(LoopWriter):
         for reduce in phase.reduces:
             final = column_final(accumulators[reduce.name])
             final = final.format(**places("s", f"{reduce.name}_all", "[c]"))
-            self.line(f"{value_type(reduce.dtype)} {reduce.name}_column[{COLUMN_BLOCK}];")
+            self.line(f"{value_type(reduce.dtype)} {reduce.name}_column[{self.block_width}];")
             self.line(f"for (int64_t c = 0; c < count; ++c) {reduce.name}_column[c] = {final};")
             self.replay.values[reduce.name] = reduce.name
             self.replay.dtypes[reduce.name] = reduce.dtype

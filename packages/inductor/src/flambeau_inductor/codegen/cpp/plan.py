@@ -45,6 +45,11 @@ COLUMN_UNIT = 16
 COLUMN_BLOCK = 128
 """So many columns are reduced side by side: their accumulators stay in the first-level cache."""
 
+WHOLE_ROWS = 1024
+"""Up to so many columns are reduced side by side if there are few accumulators: rows are then read
+from end to end.
+"""
+
 TILE_LEAST = 16
 """Shorter axes are not walked in tiles, and no tile is smaller."""
 
@@ -272,6 +277,18 @@ def _tile_axis(kernel: LoopKernel, vector: Axis | None, lead: tuple[Axis, ...]) 
             if is_transposed(statement, vector, axis) and hinted_size(axis, kernel) >= TILE_LEAST:
                 return axis
     return None
+
+
+def column_block(kernel: LoopKernel, vector: Axis) -> int:
+    """How many columns are reduced side by side."""
+    size = _static(vector)
+    if size is None or not COLUMN_BLOCK < size <= WHOLE_ROWS:
+        return COLUMN_BLOCK
+    if any(isinstance(s, Scan) for s in kernel.body):
+        return COLUMN_BLOCK
+    if size * sum(isinstance(s, Reduce) for s in kernel.body) > 2 * WHOLE_ROWS:
+        return COLUMN_BLOCK
+    return -(-size // COLUMN_UNIT) * COLUMN_UNIT
 
 
 def tile_side(kernel: LoopKernel, plan: Plan) -> int:
