@@ -16,6 +16,7 @@ from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.follow_memory_order import follow_memory_order
 from flambeau_autograd.freezing import compile_frozen, is_frozen
 from flambeau_autograd.functionalize import dense_order, functionalize
+from flambeau_autograd.graph_call import Call, wrap_inference
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
@@ -23,7 +24,7 @@ from flambeau_autograd.pad_products import pad_products
 from flambeau_autograd.partition import describe, partition
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
-from flambeau_autograd.runtime_wrappers import Call, Training, wrap_inference, wrap_training
+from flambeau_autograd.runtime_wrappers import Training, wrap_training
 from flambeau_autograd.saved_versions import (
     Watched,
     reads_of_backward,
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
 
     from flambeau_autograd.aliases import Alias
     from flambeau_autograd.double_backward import Dependence
+    from flambeau_autograd.graph_call import Compiled
     from flambeau_autograd.joint_trace import Trace
     from flambeau_autograd.partition import Partition
-    from flambeau_autograd.runtime_wrappers import Compiled
     from flambeau_prims.graph import Graph
 
 PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
@@ -158,6 +159,7 @@ def _compile(
             frozen = _frozen(gm, example_inputs, traced.passed)
             packs = not (options.max_autotune or options.max_autotune_gemm)
             return wrap_inference(compile_frozen(joint, frozen, compiler, packs=packs), call)
+        gm.meta["call"] = call
         return wrap_inference(compiler(joint, "inference"), call)
     reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]

@@ -1,7 +1,7 @@
 """The callable that runs compiled graphs as eager code runs: autograd on the outside, plain tensors
 inside.
 
-Inference: the compiler's callable itself, unless outputs must be rebuilt or constants passed.
+Inference: `graph_call.wrap_inference`.
 
 Training: one `torch.autograd.Function`, applied through the C entry (no functorch look-up), to the
 tensors that require grad. Inputs and outputs the backward reads are saved through
@@ -11,31 +11,29 @@ on the context and go when the backward starts, unless the engine keeps the grap
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from operator import itemgetter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 
 from flambeau_autograd.double_backward import message, raising_twice
+from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
 from flambeau_autograd.operators import memory_of
-from flambeau_autograd.outputs import Output, build_outputs, is_plain
+from flambeau_autograd.outputs import build_outputs, is_plain
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
 from flambeau_autograd.version_counters import set_versions
 from flambeau_prims.graph import Value
-from flambeau_prims.symbols import symbol_reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flambeau_autograd.double_backward import Dependence
+    from flambeau_autograd.graph_call import Compiled, Sizes
     from flambeau_autograd.partition import Partition
     from flambeau_autograd.saved_versions import Watched
     from flambeau_autograd.specialized_backwards import Backwards
     from flambeau_prims.spec import Spec
 
-    Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
-    Sizes: TypeAlias = "Callable[[Sequence[Any]], dict[str, int]]"
     Fixer: TypeAlias = "Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]"
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
@@ -47,34 +45,6 @@ _FREED = (
     ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
     "graph a second time or if you need to access saved tensors after calling backward."
 )
-_NO_SIZES: dict[str, int] = {}
-
-
-@dataclass
-class Call:
-    """What surrounds a compiled graph in a call.
-
-    `inputs` is the graph's inputs (constants and tangents left out), `passed` the positions among
-    the caller's arguments that they are (None: all). `outputs` is the plan for the caller's
-    outputs; `constants` are passed after the arguments; `copies` lists (input, result, writes):
-    inputs to be overwritten so that autograd records it, by how many writes of the program.
-    `versions` says where the version counters of results stand that the program wrote to.
-    `grad_mode` is the mode to leave behind, or None.
-    `no_autocast`: the graph spells its casts out, so autocast must not add its own. `no_grad`: the
-    arguments may require grad, and the graph must not be recorded. `inference`: positions of the
-    graph's arguments that are inference tensors.
-    """
-
-    inputs: list[Any]
-    passed: list[int] | None
-    outputs: list[Output]
-    constants: tuple[torch.Tensor, ...] = ()
-    copies: list[tuple[int, int, int]] = field(default_factory=list)
-    versions: dict[int, int] = field(default_factory=dict)
-    grad_mode: bool | None = None
-    no_autocast: bool = False
-    no_grad: bool = False
-    inference: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -107,35 +77,16 @@ class Training:
     where: str = ""
 
 
-def wrap_inference(compiled: Compiled, call: Call) -> Compiled:
-    """The callable for a graph without a backward; `compiled` itself if no wrapper is needed."""
-    run = _guarded(compiled, call)
-    sizes = _sizes_reader(call)
-    plan, constants, grad_mode = call.outputs, call.constants, call.grad_mode
-    if is_plain(plan) and not constants and grad_mode is None and call.passed is None:
-        return run
-    passed = _getter(call.passed) if call.passed is not None else tuple
-
-    def call_graph(*args: Any) -> tuple[Any, ...]:
-        given = passed(args)
-        outputs = build_outputs(plan, args, run(*given, *constants), sizes(given))
-        if grad_mode is not None:
-            torch._C._set_grad_enabled(grad_mode)
-        return outputs
-
-    return call_graph
-
-
 def wrap_training(
     forward: Compiled, backwards: Backwards, call: Call, training: Training
 ) -> Compiled:
     """The callable for a graph with a backward."""
-    function = _make_function(_guarded(forward, call), backwards, call, training)
+    function = _make_function(guarded(forward, call), backwards, call, training)
     # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at
     # twice the cost.
     apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    differentiable = _getter(training.differentiable)
-    sizes = _sizes_reader(call)
+    differentiable = getter(training.differentiable)
+    sizes = sizes_reader(call)
     plan, constants, copies, grad_mode = call.outputs, call.constants, call.copies, call.grad_mode
     plain = is_plain(plan) and len(plan) == training.results and not copies and grad_mode is None
     if plain and not constants and call.passed is None:
@@ -145,7 +96,7 @@ def wrap_training(
 
         return call_plain
 
-    passed = _getter(call.passed) if call.passed is not None else tuple
+    passed = getter(call.passed) if call.passed is not None else tuple
 
     def call_function(*args: Any) -> tuple[Any, ...]:
         given = (*passed(args), *constants)
@@ -180,7 +131,7 @@ def _make_function(
     )
     exact = len(training.part.forward.outputs) == results
     non_differentiable = (
-        _getter(training.non_differentiable) if training.non_differentiable else None
+        getter(training.non_differentiable) if training.non_differentiable else None
     )
 
     class CompiledFunction(torch.autograd.Function):
@@ -232,7 +183,7 @@ def _make_function(
                     ctx.rest = None
                     if watched:
                         ctx.versions = ()
-            values = _NO_SIZES if sizes is None else ctx.sizes
+            values = NO_SIZES if sizes is None else ctx.sizes
             backward = backwards.without(missing)
             own = backward.tangents
             given = [fix(tangents[index], values) for index, fix in fixers if index in own]
@@ -321,10 +272,10 @@ class _Saved:
                 frozenset(),
                 {index for side, index in apart if side == "output"},
             ),
-            intermediates=_getter(
+            intermediates=getter(
                 [index for kind, index in saved if kind == "output" and index >= results]
             ),
-            sizes=_sizes_reader(call) if symbolic else None,
+            sizes=sizes_reader(call) if symbolic else None,
             fixers=[
                 (training.tangents[index], _tangent_fixer(spec))
                 for index, spec in zip(tangents, specs, strict=True)
@@ -363,47 +314,6 @@ def _defined(
 # Pieces
 
 
-def _guarded(compiled: Compiled, call: Call) -> Compiled:
-    """`compiled` under the modes that the call's graph asks for."""
-    run = compiled
-    if call.versions:
-        run = _with_versions(run, call.versions)
-    if call.no_autocast:
-        run = _without_autocast(run)
-    if call.no_grad:
-        run = torch.no_grad()(run)
-    return run
-
-
-def _with_versions(compiled: Compiled, versions: dict[int, int]) -> Compiled:
-    written, counts = _getter(list(versions)), tuple(versions.values())
-
-    def run(*args: Any) -> tuple[Any, ...]:
-        results = compiled(*args)
-        set_versions(written(results), counts)
-        return results
-
-    return run
-
-
-def _without_autocast(compiled: Compiled) -> Compiled:
-    def run(*args: Any) -> tuple[Any, ...]:
-        with torch._C._DisableAutocast():
-            return compiled(*args)
-
-    return run
-
-
-def _getter(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A fast function that picks these entries of a sequence, as a tuple."""
-    if not positions:
-        return lambda sequence: ()
-    if len(positions) == 1:
-        (position,) = positions
-        return lambda sequence: (sequence[position],)
-    return itemgetter(*positions)
-
-
 def _picker(
     positions: list[int], inference: frozenset[int], apart: set[int]
 ) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -411,7 +321,7 @@ def _picker(
     refuses to keep, a copy, as the program has made one. Those of `apart` are not checked.
     """
     if inference.isdisjoint(positions) and not apart:
-        return _getter(positions)
+        return getter(positions)
 
     def pick(args: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(
@@ -422,18 +332,6 @@ def _picker(
         )
 
     return pick
-
-
-def _sizes_reader(call: Call) -> Sizes:
-    """A function from a call's arguments to the values of the symbols, by name."""
-    reads = list(symbol_reads(call.inputs).items())
-    if not reads:
-        return lambda args: _NO_SIZES
-
-    def values(args: Sequence[Any]) -> dict[str, int]:
-        return {name: read.value(args) for name, read in reads}
-
-    return values
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from flambeau.backend_registry import (
-    Context,
-    backend_of_captures,
-    get_default_backend,
-    lookup_backend,
-)
+from flambeau.backend_registry import backend_of_captures, get_default_backend, lookup_backend
+from flambeau.compile_context import Context
 from flambeau.environment import read_environment
 from flambeau.logs import listener
 from flambeau.module import CompiledModule
@@ -27,7 +23,7 @@ from flambeau_capture.compiler_functions import innermost
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flambeau.backend_registry import Backend
+    from flambeau.compile_context import Backend
     from flambeau.options import Options
 
 

@@ -6,10 +6,10 @@ graph is compiled), those of `register_backend`, and those of the entry-point gr
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from flambeau.stored_graphs import stored_first
 from flambeau_prims.lazy_exports import import_apart
 
 if TYPE_CHECKING:
@@ -17,20 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flambeau.options import Options
-    from flambeau.report import Report
-
-Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
-Backend: TypeAlias = "Callable[[torch.fx.GraphModule, list[Any]], Compiled]"
-
-
-@dataclass(frozen=True)
-class Context:
-    """What one of our own backends compiles under: the options, and where to report."""
-
-    options: Options
-    report: Report
-
+    from flambeau.compile_context import Backend, Compiled, Context
 
 OWN = ("aot_eager", "cudagraphs", "eager", "inductor")
 """The names in `flambeau.backends.OWN`."""
@@ -75,7 +62,10 @@ def list_backends() -> list[str]:
 def lookup_backend(backend: str | Backend, context: Context) -> Backend:
     """The backend of that name, or the callable itself; ValueError lists the known names."""
     if isinstance(backend, str) and backend in OWN:
-        return _deferred(lambda stage: stage.OWN[backend](context))
+        own = _deferred(lambda stage: stage.OWN[backend](context))
+        if backend == "inductor" and context.options.runtime.graph_cache:
+            return stored_first(context, own)
+        return own
     named = backend if callable(backend) else _REGISTERED.get(backend) or _installed(backend)
     if named is None:
         raise ValueError(f"unknown backend {backend!r}; known: {', '.join(list_backends())}")

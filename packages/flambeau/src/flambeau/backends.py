@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from flambeau.backend_registry import Backend, Compiled, Context
+from flambeau import stored_graphs
+from flambeau.compile_context import Backend, Compiled, Context, start_graph
 from flambeau.eager_draws import draw_as_eager
 from flambeau.graph_split import (
     can_be_cut,
@@ -93,7 +94,7 @@ def eager(context: Context) -> Backend:
     """The captured graph, run as it is."""
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        with Stopwatch(_start(context, gm).seconds, "backend"):
+        with Stopwatch(start_graph(context, gm).seconds, "backend"):
             return gm.forward
 
     return backend
@@ -236,9 +237,16 @@ def _through_autograd(
         return gm.forward
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        graph_report = _start(context, gm)
+        graph_report = start_graph(context, gm)
         _dump(context, "capture", lambda: gm.graph)
-        return compile_any(gm, example_inputs, graph_report)
+        try:
+            key = stored_graphs.key_of_graph(gm, example_inputs, context)
+        except stored_graphs.NotStored as error:
+            graph_report.stored = "" if error.reason == "not-asked" else str(error)
+            return compile_any(gm, example_inputs, graph_report)
+        compiled = compile_any(gm, example_inputs, graph_report)
+        graph_report.stored = stored_graphs.write(gm, key, graph_report, context)
+        return compiled
 
     def compile_any(
         gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
@@ -261,20 +269,11 @@ def _through_autograd(
     return backend
 
 
-def _start(context: Context, gm: torch.fx.GraphModule) -> GraphReport:
-    """Open the report of a graph that is about to be compiled."""
-    environment = context.options.environment
-    if wanted("graph_code", environment):
-        code = gm.print_readable(print_output=False)
-        emit("graph_code", f"{context.report.name}\n{code}", environment)
-    return context.report.start_graph(gm)
-
-
 def reporting(backend: Backend, context: Context) -> Backend:
     """A backend from elsewhere, its graphs counted and timed; its errors are its own."""
 
     def reporting(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        with Stopwatch(_start(context, gm).seconds, "backend"):
+        with Stopwatch(start_graph(context, gm).seconds, "backend"):
             return compile_with(backend, gm, example_inputs)
 
     return reporting

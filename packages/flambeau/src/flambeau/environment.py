@@ -8,6 +8,7 @@
 | `FLAMBEAU_ISA` | the ISA of CPU kernels: `avx512`, `avx2`, `baseline` (default: the best) |
 | `FLAMBEAU_FREEZING=1` | the option `freezing` (as `TORCHINDUCTOR_FREEZING=1`) |
 | `FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS` | the option of this name (as torch's variable) |
+| `FLAMBEAU_GRAPH_CACHE=1` | the option `graph_cache`: compiled graphs are read from the cache |
 | `FLAMBEAU_SANITIZE=1` | build CPU kernels with the address sanitizer (preload its library) |
 | `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
 | `FLAMBEAU_DUMP=DIR` | write each stage to `DIR/<graph>.<stage>.txt`, Programs as JSON too |
@@ -44,6 +45,7 @@ class Environment:
     isa: str | None = None
     freezing: bool = False
     gemm_backends: str | None = None
+    graph_cache: bool = False
     sanitize: bool = False
     check: bool = False
     dump: Path | None = None
@@ -75,6 +77,7 @@ def read_environment() -> Environment:
         gemm_backends=os.environ.get("FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS")
         or os.environ.get("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS")
         or None,
+        graph_cache=flag("FLAMBEAU_GRAPH_CACHE"),
         sanitize=flag("FLAMBEAU_SANITIZE"),
         check=flag("FLAMBEAU_CHECK"),
         dump=path("FLAMBEAU_DUMP"),

@@ -86,6 +86,7 @@ class GraphExplanation:
     assumes: what it checks of data, where the program would otherwise go another way.
     specialises: sizes that are guarded to be what they were on the compiled call, each with the
         operator that takes no symbolic ones.
+    stored: with the option graph_cache, "read" or "written", or why the cache does not keep it.
     """
 
     calls: int
@@ -104,6 +105,7 @@ class GraphExplanation:
     memory: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
     specialises: tuple[str, ...] = ()
+    stored: str = ""
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
         assumes=() if entry is None else tuple(map(str, entry.assumptions)),
         specialises=() if entry is None else entry.specialised,
+        stored=graph.stored,
     )
 
 
@@ -329,6 +332,8 @@ def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
         lines += ["  calls of ATen:", *(f"    {extern}" for extern in graph.externs)]
     lines += [f"  backward: {partition}" for partition in graph.partitions]
     lines += [f"  {line}" for line in (*graph.launches, *graph.memory)]
+    if graph.stored:
+        lines.append(f"  in the cache: {graph.stored}")
     if graph.assumes:
         lines += ["  assumes of data:", *(f"    {assumption}" for assumption in graph.assumes)]
     if graph.specialises:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._guards import TracingContext, detect_fake_mode
 
-from flambeau.backend_registry import Context, lookup_backend
+from flambeau.backend_registry import lookup_backend
+from flambeau.compile_context import Context
 from flambeau.environment import read_environment
 from flambeau.interop_sizes import Untranslatable, give_guards, size_from_torch
 from flambeau.options import resolve

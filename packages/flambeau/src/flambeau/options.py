@@ -97,6 +97,8 @@ def resolve(
         chosen.setdefault("freezing", True)
     if environment.gemm_backends is not None:
         chosen.setdefault("max_autotune_gemm_backends", environment.gemm_backends)
+    if environment.graph_cache:
+        chosen.setdefault("graph_cache", True)
     if environment.sanitize:
         changes["runtime"]["sanitize"] = True
     if environment.check:

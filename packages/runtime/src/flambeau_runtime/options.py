@@ -42,6 +42,11 @@ class RuntimeOptions:
     use_cache: bool = True
     """Read the on-disk cache; results are always written, as a loaded kernel is a file."""
 
+    graph_cache: bool = False
+    """Read and write compiled graphs in the cache directory, so that another process that captures
+    the same graph compiles nothing (`flambeau/stored_graphs.py`).
+    """
+
     # Building
     cxx: str = "g++"
     """The C++ compiler: a name on PATH, a path, or a command. GCC, for libmvec and vectors."""

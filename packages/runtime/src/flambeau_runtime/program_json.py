@@ -34,15 +34,25 @@ class FormatError(ValueError):
 
 def dumps(program: Program) -> str:
     """The program as JSON text."""
-    return json.dumps(
-        {"format": FORMAT, "program": _encode(program)}, separators=(",", ":"), allow_nan=False
-    )
+    return json.dumps(encode(program), separators=(",", ":"), allow_nan=False)
 
 
 def loads(text: str | bytes) -> Program:
     """The program that `dumps` wrote; FormatError if the text is anything else."""
     try:
-        data = json.loads(text)
+        return decode(json.loads(text))
+    except ValueError as error:
+        raise FormatError(f"not a Program: {error}") from error
+
+
+def encode(program: Program) -> dict[str, Any]:
+    """The program as data of JSON."""
+    return {"format": FORMAT, "program": _encode(program)}
+
+
+def decode(data: Any) -> Program:
+    """The program that `encode` gave; FormatError if the data is anything else."""
+    try:
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise FormatError(f"not a program of format {FORMAT}")
         program = _decode(data["program"])

@@ -1,0 +1,36 @@
+"""What one of our own backends compiles under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from flambeau.logs import emit, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from flambeau.options import Options
+    from flambeau.report import GraphReport, Report
+
+Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
+Backend: TypeAlias = "Callable[[torch.fx.GraphModule, list[Any]], Compiled]"
+
+
+@dataclass(frozen=True)
+class Context:
+    """The options, and where to report."""
+
+    options: Options
+    report: Report
+
+
+def start_graph(context: Context, gm: torch.fx.GraphModule) -> GraphReport:
+    """Open the report of a graph that is about to be compiled, or read."""
+    environment = context.options.environment
+    if wanted("graph_code", environment):
+        code = gm.print_readable(print_output=False)
+        emit("graph_code", f"{context.report.name}\n{code}", environment)
+    return context.report.start_graph(gm)

@@ -1,0 +1,377 @@
+"""Compiled graphs on disk: what our compiler made of a captured graph, for other processes.
+
+    captured graph, inputs, options, torch's state  ->  key  ->  {"call": ..., "program": ...}
+
+The key holds all that the compiler may depend on, so a graph that is found needs no further check:
+each node with its target and arguments, the inputs as the compiler sees them, the options, the
+state of torch, the processor, and the versions of torch, Python and the files of this compiler. A
+process that finds its graph imports neither autograd nor the inductor.
+
+Only what is plain data is stored: Programs of graphs without a backward, on the CPU, with given
+sizes. `why_not` says what keeps a graph from it. Files are the cache's (`flambeau_runtime.cache`):
+the user's alone, bound to their key, of the hash that is expected; what is damaged is a miss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau.compile_context import start_graph
+from flambeau.logs import emit, wanted
+from flambeau.report import Stopwatch
+from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
+from flambeau_autograd.graph_call import wrap_inference
+from flambeau_capture import torch_state
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+from flambeau_runtime import program_json
+from flambeau_runtime.build import isa
+from flambeau_runtime.cache import Cache, binding, key_of, recording_cache_use
+from flambeau_runtime.environment_errors import CacheError
+from flambeau_runtime.executor import load
+from flambeau_runtime.output_code import output_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import fx
+
+    from flambeau.compile_context import Compiled, Context
+    from flambeau.report import GraphReport
+
+KIND = "graph"
+FORMAT = 1
+
+PACKAGES = (
+    "flambeau", "flambeau_capture", "flambeau_autograd", "flambeau_inductor", "flambeau_prims",
+    "flambeau_runtime",
+)  # fmt: skip
+
+NOT_STORED = {
+    "not-asked": "the option graph_cache is off, or stages are dumped or checked",
+    "measured": "its kernels are chosen by measurement",
+    "frozen": "values of its inputs are frozen into it",
+    "not-on-the-cpu": "an input, or a result, is not on the CPU",
+    "symbolic": "a size or number is symbolic",
+    "foreign-input": "an input is no plain tensor",
+    "foreign-call": "it calls a function that another process cannot find by its name",
+    "foreign-constant": "a call holds an object that is no plain data",
+    "training": "it has a backward",
+    "split": "it was compiled in parts, or runs eagerly",
+    "foreign-result": "a result is no plain data",
+    "no-directory": "the cache directory cannot be used",
+}
+"""Why the compiled form of a graph is not stored, by id."""
+
+
+class NotStored(Exception):
+    """A graph has no key, or cannot be stored: an id of NOT_STORED, and details."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{NOT_STORED[reason]}{f' ({detail})' if detail else ''} [{reason}]")
+        self.reason = reason
+
+
+# ---------------------------------------------------------------- reading and writing
+
+
+def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled | None:
+    """The stored compiled form of a graph, or None; noted in the graph's report."""
+    try:
+        key = key_of_graph(gm, examples, context)
+    except NotStored:
+        return None
+    text = Cache(context.options.runtime.cache_dir).read(KIND, key)
+    if text is None or not context.options.runtime.use_cache:
+        return None
+    try:
+        data = json.loads(text)
+        call = decode_call(data["call"])
+        program = program_json.decode(data["program"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    report = start_graph(context, gm)
+    report.stored = "read"
+    report.programs.append(program)
+    if wanted("output_code", context.options.environment):
+        text = f"{context.report.name}\n{output_code(program)}"
+        emit("output_code", text, context.options.environment)
+    with Stopwatch(report.seconds, "runtime"), recording_cache_use(report.cache):
+        executable = load(program, context.options.runtime)
+    gm.meta["writes_last"] = True
+    return wrap_inference(executable, call)
+
+
+def write(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -> str:
+    """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
+    try:
+        content = _encoded(gm, key, report)
+        Cache(context.options.runtime.cache_dir).store(KIND, key, content, ".json")
+    except CacheError as error:
+        return str(NotStored("no-directory", str(error)))
+    except NotPlain as error:
+        return str(NotStored("foreign-result", str(error)))
+    except NotStored as error:
+        return str(error)
+    return "written"
+
+
+def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
+    call = gm.meta.get("call")
+    if call is None or report.fallback is not None or len(report.programs) != 1:
+        raise NotStored("training" if "partition" in gm.meta else "split")
+    data = {
+        "binding": binding(KIND, key),
+        "call": encode_call(call),
+        "program": program_json.encode(report.programs[0]),
+    }
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+
+
+# ---------------------------------------------------------------- keys
+
+
+def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> str:
+    """The key of a captured graph; NotStored if it has none."""
+    options = context.options
+    if not options.runtime.graph_cache or options.environment.check or options.environment.dump:
+        raise NotStored("not-asked")
+    if options.inductor.tunes:
+        raise NotStored("measured")
+    if options.autograd.freezing:
+        raise NotStored("frozen")
+    if gm.meta.get("size_env") is not None:
+        raise NotStored("symbolic")
+    described = [
+        FORMAT,
+        _installation(),
+        context.report.name,
+        _options(context),
+        _torch_state(),
+        sorted((name, _plain(value)) for name, value in gm.meta.items() if name != "size_env"),
+        _inputs(examples),
+        _nodes(gm),
+    ]
+    return key_of(json.dumps(described, allow_nan=False))
+
+
+@functools.cache
+def _installation() -> list[Any]:
+    """The processor, Python, torch, and every file of this compiler by name, size and time."""
+    files = []
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None and spec.submodule_search_locations is not None
+        for folder in spec.submodule_search_locations:
+            files += sorted(_files(Path(folder)))
+    digest = hashlib.sha256(repr(files).encode()).hexdigest()
+    flags = sorted(isa.cpu_flags())
+    return [
+        sys.version, platform.machine(), flags, os.cpu_count(), torch.__version__,
+        torch.version.git_version, torch.__config__.show(), digest,
+    ]  # fmt: skip
+
+
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                found += _files(Path(entry.path))
+        elif entry.name.endswith((".py", ".so")):
+            status = entry.stat()
+            found.append((entry.path, status.st_size, status.st_mtime_ns))
+    return found
+
+
+_PLACES = frozenset({"cache_dir", "use_cache", "logs"})
+"""Fields of options and environment that say where things are kept, and what is told."""
+
+
+def _options(context: Context) -> list[str]:
+    options = context.options
+    return [
+        f"{stage}.{field.name}={getattr(value, field.name)!r}"
+        for stage, value in (
+            ("autograd", options.autograd), ("inductor", options.inductor),
+            ("runtime", options.runtime), ("environment", options.environment),
+        )
+        for field in dataclasses.fields(value)
+        if field.name not in _PLACES
+    ]  # fmt: skip
+
+
+def _torch_state() -> list[str]:
+    """All of torch's state that guards know, and what else passes and kernels are chosen by."""
+    states = {**torch_state.DEFAULT_STRATEGY, **torch_state.EXTRA}
+    found = [f"{name}={read()!r}" for name, read in states.items()]
+    found += [
+        f"autocast {device}={torch.is_autocast_enabled(device)}" for device in ("cpu", "cuda")
+    ]
+    precision = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: "")
+    found += [
+        f"{backend} {operator}={precision(backend, operator)}"
+        for backend in ("generic", "mkldnn", "cuda")
+        for operator in ("all", "conv", "matmul", "rnn")
+        if backend != "generic" or operator == "all"
+    ]
+    overrides = sorted(name for name in torch.library._impls if name.startswith(("aten/", "prim")))
+    return [
+        *found,
+        f"mkldnn={torch._C._get_mkldnn_enabled()} {torch.backends.mkldnn.is_available()}",
+        f"capability={torch.backends.cpu.get_cpu_capability()}",
+        f"debug={torch.get_deterministic_debug_mode()}",
+        f"fills={torch.utils.deterministic.fill_uninitialized_memory}",
+        *overrides,
+    ]
+
+
+def _inputs(examples: list[Any]) -> list[Any]:
+    """The inputs as the compiler sees them, and which share their memory."""
+    memory: dict[int, int] = {}
+    described = []
+    for position, x in enumerate(examples):
+        if type(x) not in (torch.Tensor, torch.nn.Parameter):
+            raise NotStored("foreign-input", type(x).__name__)
+        if x.layout is not torch.strided or x.device.type != "cpu":
+            raise NotStored("not-on-the-cpu", str(x.device))
+        described.append(
+            [
+                type(x).__name__, str(x.dtype), list(x.shape), list(x.stride()),
+                int(x.storage_offset()), torch._C._dispatch_keys(x).raw_repr(), x.requires_grad,
+                x.is_leaf, x.is_inference(), x.is_conj(), x.is_neg(), x._is_view(),
+                memory.setdefault(x.untyped_storage()._cdata, position),
+            ]
+        )  # fmt: skip
+    return described
+
+
+def _nodes(gm: fx.GraphModule) -> list[Any]:
+    return [
+        [
+            node.op,
+            node.name,
+            _target(node),
+            _plain(node.args),
+            _plain(node.kwargs),
+            sorted((name, _plain(value)) for name, value in node.meta.items() if name != "source"),
+            str(node.meta.get("source", "")),
+        ]
+        for node in gm.graph.nodes
+    ]
+
+
+def _target(node: fx.Node) -> Any:
+    if node.op in ("placeholder", "output", "call_method"):
+        return node.target
+    if node.op != "call_function":
+        raise NotStored("foreign-call", f"{node.op} {node.target}")
+    return _function(node.target)
+
+
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def _function(function: Any) -> list[Any]:
+    """The name by which every process finds a function of torch, Python or its operators."""
+    if isinstance(function, torch._ops.OpOverload):
+        if function.namespace not in ("aten", "prims"):
+            raise NotStored("foreign-call", str(function))
+        return ["operator", str(function)]
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    owner = getattr(function, "__objclass__", None)
+    if isinstance(function, types.FunctionType):
+        return _torch_function(function)
+    if isinstance(function, _BUILTINS):
+        holder = function.__self__ if isinstance(function, types.BuiltinFunctionType) else owner
+        if holder is None or isinstance(holder, (types.ModuleType, type)):
+            place = getattr(holder, "__name__", "")
+            return ["builtin", str(module), str(place), str(name)]
+    raise NotStored("foreign-call", f"{module}.{name}")
+
+
+def _torch_function(function: types.FunctionType) -> list[Any]:
+    """A function of torch written in Python, which calls functions of torch alone."""
+    code = function.__code__
+    callees = [
+        value
+        for name in code.co_names
+        for holder in (function.__globals__, vars(torch), vars(torch._C._nn))
+        if isinstance(value := holder.get(name), types.FunctionType)
+    ]
+    for each in (function, *callees):
+        # Of a function that has taken another's name, the code is elsewhere.
+        if not each.__code__.co_filename.startswith(_TORCH):
+            raise NotStored("foreign-call", f"{each.__module__}.{each.__qualname__}")
+    held = [_plain(cell.cell_contents) for cell in function.__closure__ or ()]
+    defaults = [_plain(function.__defaults__), _plain(function.__kwdefaults__)]
+    return [
+        "torch",
+        function.__module__,
+        function.__qualname__,
+        code.co_firstlineno,
+        held,
+        defaults,
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """An argument, or meta data, as JSON that tells any two apart."""
+    if value is None or type(value) in (bool, str):
+        return value
+    if type(value) is int:
+        return {"int": str(value)} if value.bit_length() > 53 else value
+    if type(value) is float:
+        return {"float": value.hex()}
+    if type(value) is complex:
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if isinstance(value, torch.fx.Node):
+        return {"node": value.name}
+    if type(value) in (tuple, list, torch.Size) or isinstance(
+        value, (torch.fx.immutable_collections.immutable_list,)
+    ):
+        return {type(value).__name__: [_plain(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_plain(key), _plain(item)] for key, item in value.items()]}
+    if type(value) is slice:
+        return {"slice": [_plain(item) for item in (value.start, value.stop, value.step)]}
+    if isinstance(value, Spec):
+        if value.env is not None:
+            raise NotStored("symbolic")
+        if value.device.type != "cpu":
+            raise NotStored("not-on-the-cpu", str(value.device))
+        return {"spec": [*map(repr, (value.shape, value.stride, value.offset, value.dtype))]}
+    if isinstance(value, (Expr, FloatExpr)):
+        raise NotStored("symbolic")
+    if isinstance(value, torch.device):
+        if value.type != "cpu":
+            raise NotStored("not-on-the-cpu", str(value))
+        return {"device": str(value)}
+    if type(value) in (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis)):
+        return {"constant": repr(value)}
+    if callable(value):
+        return {"function": _function(value)}
+    raise NotStored("foreign-constant", type(value).__name__)
+
+
+def stored_first(context: Context, backend: Callable[..., Compiled]) -> Callable[..., Compiled]:
+    """A backend that compiles only the graphs that are not stored."""
+
+    def look_up(gm: fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        return read(gm, example_inputs, context) or backend(gm, example_inputs)
+
+    return look_up

@@ -1,0 +1,315 @@
+"""Compiled graphs on disk: what is read gives eager's results, and whatever may change the compiled
+form makes another key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import flambeau
+from flambeau import stored_graphs
+from flambeau.report import report_of
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache of its own, with graphs in it."""
+    monkeypatch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "1")
+    monkeypatch.setenv("FLAMBEAU_CHECK", "0")  # which compiles every graph
+    yield tmp_path / "cache"
+
+
+def stored(function: Any, *args: Any, **options: Any) -> str:
+    """Compile and call a function anew, beside eager: what became of its one graph."""
+    compiled = flambeau.compile(function, **options)
+    expected = function(*args)
+    torch.testing.assert_close(compiled(*args), expected)
+    (graph,) = report_of(compiled).graphs
+    assert graph.fallback is None
+    return graph.stored
+
+
+def blend(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    z = torch.sin(x) * y + 1.5
+    return z.t(), z.sum(0), 3
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(4, 6), torch.randn(4, 6)
+
+
+def test_a_graph_is_written_once_and_read_then() -> None:
+    assert stored(blend, *inputs()) == "written"
+    assert stored(blend, *inputs()) == "read"
+
+
+def test_results_are_views_and_inputs_as_in_eager() -> None:
+    def views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.cos()
+        return x, y.t(), y, x[1:]
+
+    for expected in ("written", "read"):
+        compiled = flambeau.compile(views, fullgraph=True)
+        x = torch.randn(3, 5)
+        same, transposed, y, rest = compiled(x)
+        assert same is x and transposed._base is y and rest._base is x
+        torch.testing.assert_close(transposed, x.cos().t())
+        assert [graph.stored for graph in report_of(compiled).graphs] == [expected]
+
+
+def test_writes_to_inputs() -> None:
+    def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(y)
+        return x * 2
+
+    for expected in ("written", "read"):
+        x, y = inputs()
+        eager = x.clone()
+        result = writes(eager, y)
+        compiled = flambeau.compile(writes)
+        version = x._version
+        torch.testing.assert_close(compiled(x, y), result)
+        torch.testing.assert_close(x, eager)
+        assert x._version == version + 1
+        assert [graph.stored for graph in report_of(compiled).graphs] == [expected]
+
+
+def test_literals_in_the_graph_are_stored() -> None:
+    def literal(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor([1.0, float("nan"), -0.0]) + torch.tensor(2)
+
+    x = torch.randn(3)
+    for expected in ("written", "read"):
+        compiled = flambeau.compile(literal)
+        torch.testing.assert_close(compiled(x), literal(x), equal_nan=True)
+        assert [graph.stored for graph in report_of(compiled).graphs] == [expected]
+
+
+def _transposed(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.t().contiguous().t(), y
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, y: (x.double(), y.double()),
+        lambda x, y: (x[:, :5], y[:, :5]),
+        _transposed,
+        lambda x, y: (x, x),
+        lambda x, y: (x, y[:1]),
+        lambda x, y: (nn.Parameter(x, requires_grad=False), y),
+    ],
+    ids=["dtype", "sizes", "strides", "one tensor twice", "broadcast", "parameter"],
+)
+def test_other_inputs_are_other_graphs(change: Callable[..., tuple[Any, ...]]) -> None:
+    assert stored(blend, *inputs()) == "written"
+    for expected in ("written", "read"):
+        assert stored(blend, *change(*inputs())) == expected
+
+
+def test_inputs_that_share_memory_are_other_graphs() -> None:
+    memory = torch.randn(9)
+    apart, sharing = (torch.randn(6), torch.randn(6)), (memory[:6], memory[3:])
+
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    assert [stored(add, *pair) for pair in (apart, sharing, apart)] == [
+        "written",
+        "written",
+        "read",
+    ]
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextlib.contextmanager
+def _default_dtype() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextlib.contextmanager
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        torch.no_grad, torch.inference_mode, _deterministic, _default_dtype, _threads, _precision,
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.backends.mkldnn.flags(enabled=False),
+    ],
+    ids=[
+        "no_grad", "inference", "deterministic", "default dtype", "threads", "precision",
+        "autocast", "mkldnn",
+    ],
+)  # fmt: skip
+def test_other_states_of_torch_are_other_graphs(
+    state: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> None:
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.relu(x @ y.t()) + torch.ones(())
+
+    pair = inputs()
+    torch.set_float32_matmul_precision("highest")
+    assert stored(product, *pair) == "written"
+    for expected in ("written", "read"):
+        with state():
+            assert stored(product, *pair) == expected
+    assert stored(product, *pair) == "read"
+
+
+def test_other_constants_are_other_graphs() -> None:
+    def scaled(scale: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: x.cos() * scale
+
+    x = torch.randn(5)
+    scales = (2, 2.0, True, 0.0, -0.0, 2.0000000000000004)
+    assert [stored(scaled(scale), x) for scale in scales] == ["written"] * len(scales)
+    assert [stored(scaled(scale), x) for scale in scales] == ["read"] * len(scales)
+
+
+def test_other_options_are_other_graphs() -> None:
+    pair = inputs()
+    assert stored(blend, *pair) == "written"
+    assert stored(blend, *pair, options={"decompose": False}) == "written"
+    assert stored(blend, *pair, options={"isa": "baseline"}) == "written"
+    assert stored(blend, *pair) == "read"
+
+
+def test_a_patched_function_of_torch_is_not_taken_for_torchs_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def normalised(x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, (6,))
+
+    x = torch.randn(4, 6)
+    assert stored(normalised, x) == "written"
+    own = functional.layer_norm
+
+    def layer_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return own(*args, **kwargs) * 2
+
+    layer_norm.__module__, layer_norm.__qualname__ = own.__module__, own.__qualname__
+    monkeypatch.setattr(functional, "layer_norm", layer_norm)
+    assert "[foreign-call]" in stored(normalised, x)
+    monkeypatch.setattr(functional, "layer_norm", own)
+    assert stored(normalised, x) == "read"
+
+
+@torch.library.custom_op("stored_graphs::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_what_is_not_stored_says_why() -> None:
+    x = torch.randn(4, 6)
+    weight = torch.randn(6, requires_grad=True)
+    assert "[training]" in stored(lambda x: x * weight, x)
+    assert "[symbolic]" in stored(lambda x: x.sin(), x, dynamic=True)
+    assert "[frozen]" in stored(lambda x: x.sin(), x, options={"freezing": True})
+    assert "[foreign-call]" in stored(lambda x: twice(x) + 1, x)
+    assert not stored(lambda x: x.sin(), x, options={"graph_cache": False})
+    assert "in the cache: " in str(flambeau.explain(lambda x: x * weight)(x))
+
+
+def test_a_damaged_file_is_a_miss(cache: Path) -> None:
+    pair = inputs()
+    assert stored(blend, *pair) == "written"
+    (entry,) = (cache / "entries" / stored_graphs.KIND).iterdir()
+    object_ = cache / "objects" / f"{json.loads(entry.read_text())['sha256']}.json"
+    content = object_.read_bytes()
+    for damaged in (b"", content[:-1], content.replace(b"Result", b"Tluser"), b"[]", b"\xff\xfe"):
+        object_.write_bytes(damaged)
+        assert stored(blend, *pair) == ("read" if damaged == content else "written")
+    object_.chmod(0o666)
+    assert stored(blend, *pair) == "written"
+    # An object of the right hash that is no compiled graph.
+    for data in ({}, {"call": 3}, {"call": {}, "program": {}}, []):
+        key = entry.stem
+        text = json.dumps([stored_graphs.binding(stored_graphs.KIND, key), data]).encode()
+        stored_graphs.Cache(cache).store(stored_graphs.KIND, key, text, ".json")
+        assert stored(blend, *pair) == "written"
+    assert stored(blend, *pair) == "read"
+
+
+def test_errors_are_those_of_eager() -> None:
+    def indexed(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x[index] + 1
+
+    for expected in ("written", "read"):
+        compiled = flambeau.compile(indexed)
+        x = torch.randn(3)
+        torch.testing.assert_close(compiled(x, torch.tensor([0, 2])), x[[0, 2]] + 1)
+        with pytest.raises(IndexError, match=r"out of (range|bounds)"):
+            compiled(x, torch.tensor([0, 7]))
+        assert [graph.stored for graph in report_of(compiled).graphs] == [expected]
+
+
+def test_another_process_imports_no_compiler(tmp_path: Path) -> None:
+    program = """
+import sys, torch, flambeau
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)).eval()
+x = torch.randn(3, 8)
+compiled = flambeau.compile(model, fullgraph=True)
+with torch.no_grad():
+    assert torch.allclose(compiled(x), model(x), atol=1e-5)
+from flambeau.report import report_of
+heavy = {"sympy", "triton", "flambeau_autograd.pipeline", "flambeau_inductor.compile"}
+print([graph.stored for graph in report_of(compiled).graphs], sorted(heavy & set(sys.modules)))
+"""
+    printed = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ)
+        )
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout.strip().splitlines()[-1])
+    assert printed[0].startswith("['written']")
+    assert printed[1] == "['read'] []"
