@@ -107,8 +107,8 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
     report.stored = "read"
     report.programs.append(program)
     if wanted("output_code", context.options.environment):
-        text = f"{context.report.name}\n{output_code(program)}"
-        emit("output_code", text, context.options.environment)
+        code = f"{context.report.name}\n{output_code(program)}"
+        emit("output_code", code, context.options.environment)
     with Stopwatch(report.seconds, "runtime"), recording_cache_use(report.cache):
         executable = load(program, context.options.runtime)
     gm.meta["writes_last"] = True
@@ -234,7 +234,7 @@ def _torch_state() -> list[str]:
         f"mkldnn={torch._C._get_mkldnn_enabled()} {torch.backends.mkldnn.is_available()}",
         f"capability={torch.backends.cpu.get_cpu_capability()}",
         f"debug={torch.get_deterministic_debug_mode()}",
-        f"fills={torch.utils.deterministic.fill_uninitialized_memory}",
+        f"fills={torch._C._get_deterministic_fill_uninitialized_memory()}",
         *overrides,
     ]
 
