@@ -12,6 +12,7 @@ from flambeau_inductor.graph_passes.fuse_attention import (
     fuse_attention,
     options_without_effect,
 )
+from flambeau_inductor.graph_passes.multiply_by_onednn import multiply_by_onednn
 from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
@@ -34,6 +35,8 @@ GraphPass: TypeAlias = Callable[[Graph], Graph]
 
 GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("convolutions_to_products", convolutions_to_products),
+    # Behind what makes products of convolutions.
+    ("multiply_by_onednn", multiply_by_onednn),
     ("unfuse_bias", unfuse_bias),
     ("split_bias_gradient", split_bias_gradient),
     ("collapse_one_hot_sums", collapse_one_hot_sums),
@@ -42,6 +45,9 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("fuse_attention", fuse_attention),
 )
 """The passes on the graph before it is lowered, by name, in the order in which they run."""
+
+UNTUNED = frozenset({"multiply_by_onednn"})
+"""Passes that choose what `tuning` measures, where it does."""
 
 
 def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool = False) -> Schedule:
@@ -54,7 +60,8 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
         Refusal("attention in one kernel", f"kernel_options[{name!r}]", reason)
         for name, reason in options_without_effect(graph)
     ]
-    lowered = lower_graph(run_passes(graph, options, GRAPH_PASSES), options)
+    passes = [each for each in GRAPH_PASSES if not (options.tunes_gemm and each[0] in UNTUNED)]
+    lowered = lower_graph(run_passes(graph, options, passes), options)
     # Before fusion, which would make one kernel of an update and the copy back.
     update_in_place(lowered)
     if options.debug_checks:

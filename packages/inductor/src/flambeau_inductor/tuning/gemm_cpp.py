@@ -1,7 +1,7 @@
 """Ways to multiply matrices on a CPU.
 
 extern aten.addmm.out(b, x, w) -> buf0; nest relu: buf0 -> buf1
-0  if w is frozen: in the order of oneDNN's kernels, once; oneDNN's kernel, then the nest's
+0  oneDNN's kernel, then the nest's; if w is frozen it is in the order of this kernel, once
 1  the library's kernel, then the nest's
 2  w in panels, by a kernel or, if it is frozen, once; one kernel for the product and the nest
 3  if w is not frozen: one kernel that reads or copies panels of it as it goes; for few rows, dot
@@ -24,6 +24,7 @@ from flambeau_inductor.codegen.cpp.matmul_tiling import (
     dot_tiling,
     step_of,
 )
+from flambeau_inductor.graph_passes.multiply_by_onednn import is_large_product
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.contraction import contraction_nest
@@ -105,9 +106,16 @@ class CppWays(ProductWays):
                 yield replace(way, name=f"cpp_packed_gemm_{made} ({way.name})")
 
     def usual(self, before: Sequence[int], consumer: int | None, extern: Way) -> list[Way]:
-        """oneDNN's kernel on a frozen weight in its order is what runs without tuning."""
+        """First what runs without tuning: oneDNN's kernel on a frozen weight in its order, or on
+        large factors (`graph_passes.multiply_by_onednn`).
+        """
         library = self.library_way(before, consumer)
-        return [extern] if library is None else [library, extern]
+        if library is None:
+            return [extern]
+        left, right = (factor.spec for factor in self.product.factors)
+        bias = None if self.product.added is None else self.product.added.spec
+        first = self.is_frozen or is_large_product(left, right, bias)
+        return [library, extern] if first else [extern, library]
 
     def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
         """Products packed in several widths; and products that compute the left factor, too."""
@@ -246,22 +254,29 @@ class CppWays(ProductWays):
     # oneDNN
 
     def library_way(self, before: Sequence[int], consumer: int | None) -> Way | None:
-        """oneDNN's product by a weight in the order of its kernels; None if it has none."""
+        """oneDNN's product, by a frozen weight in the order of its kernels; None if it has none."""
         product, groups = self.product, self.schedule.groups
-        if not self.is_frozen or self.call.kwargs or not self.takes_packed():
+        if self.call.kwargs or not self.takes_packed():
             return None
         left, right = product.factors
         spec = right.spec.replace(shape=right.spec.shape[::-1], stride=right.spec.stride[::-1])
-        name = fresh_buffer(self.lowered, self.number)
-        packed = Buffer(name, spec.replace(stride=None, offset=0), "extern")
-        rows = left.spec.shape[0]
-        pack = self.extern(
-            "mkldnn._reorder_linear_weight.default",
-            (TensorRef(right.buffer, spec), rows if isinstance(rows, int) else None), name,
-        )  # fmt: skip
+        weight = TensorRef(right.buffer, spec)
+        packs: list[Group] = []
+        buffers: dict[str, Buffer] = {}
+        if self.is_frozen:
+            name = fresh_buffer(self.lowered, self.number)
+            packed = buffers[name] = Buffer(name, spec.replace(stride=None, offset=0), "extern")
+            rows = left.spec.shape[0]
+            pack = self.extern(
+                "mkldnn._reorder_linear_weight.default",
+                (weight, rows if isinstance(rows, int) else None), name,
+            )  # fmt: skip
+            weight, packs = TensorRef(name, packed.spec), [group_of(pack)]
+        elif not is_contiguous(spec) and not is_contiguous(right.spec):
+            return None
         call = self.extern(
             "mkldnn._linear_pointwise.default",
-            (left, TensorRef(name, packed.spec), product.added, "none", [], ""), self.result,
+            (left, weight, product.added, "none", [], ""), self.result,
         )  # fmt: skip
         numbers = (*before, self.number) + (() if consumer is None else (consumer,))
         words = ["mkldnn._linear_pointwise" if n == self.number else label_of(groups[n])
@@ -270,8 +285,8 @@ class CppWays(ProductWays):
         behind = () if consumer is None else (groups[consumer],)
         return Way(
             " + ".join(words),
-            (*(groups[n] for n in before), group_of(pack), group_of(call), *behind),
-            {self.result: result, name: packed},
+            (*(groups[n] for n in before), *packs, group_of(call), *behind),
+            {self.result: result, **buffers},
         )
 
     def takes_packed(self) -> bool:
