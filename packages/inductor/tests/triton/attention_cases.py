@@ -205,6 +205,8 @@ def attention_cases() -> Iterator[AttentionCase]:
         yield case(
             options, relative, causal, tensors(1, 2, 1, 96, 96, 16, 16), block=32, options=options
         )
+    halves = tensors(1, 2, 1, 40, 40, 16, 16, torch.bfloat16)
+    yield case("prescaled", relative, causal, halves, options="PRESCALE_QK=True")
     yield case("negative scale", plain, causal, tensors(1, 2, 2, 40, 40, 16, 16), scale=-0.5)
 
 

@@ -379,7 +379,10 @@ class _AttentionWriter(SourceWriter):
 
     def scaled_query(self) -> str:
         """The factor of the product with keys."""
-        return f"(q * {self.one.scale!r}).to(q.dtype)" if self.is_prescaled else "q"
+        if not self.is_prescaled:
+            return "q"
+        # In float32, since a number takes the dtype of the tensor beside it.
+        return f"(q.to(tl.float32) * {self.one.scale!r}).to(q.dtype)"
 
     @property
     def factor(self) -> float:
