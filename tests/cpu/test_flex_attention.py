@@ -154,3 +154,25 @@ def test_strides_that_are_equal() -> None:
     inputs = [x[:1, :2].transpose(1, 2).contiguous().transpose(1, 2) for x in qkv("cpu")]
     query = inputs[0].as_strided(inputs[0].shape, (32, 16, 32, 1))
     same(lambda q, k, v: flex_attention(q, k, v), [query, *inputs[1:]])
+
+
+def test_another_mask_of_the_same_shape_is_no_new_graph() -> None:
+    compiled = flambeau.compile(
+        lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask), fullgraph=True
+    )
+    inputs = qkv("cpu")
+
+    def mask_of(which: torch.Tensor) -> Any:
+        def same_document(b: Any, h: Any, i: Any, j: Any) -> Any:
+            return (which[i] == which[j]) & (i >= j)
+
+        return create_block_mask(same_document, None, None, LENGTH, LENGTH, "cpu", BLOCK_SIZE=16)
+
+    for length in (5, 20, 70):
+        mask = mask_of(torch.arange(LENGTH) // length)
+        expected = flex_attention(*inputs, block_mask=mask)
+        torch.testing.assert_close(compiled(*inputs, mask), expected, rtol=2e-5, atol=2e-5)
+    assert len(flambeau.explain(compiled).graphs) == 1
+    cut = mask[:, :, :1]  # whose mask function torch refuses, by its identity
+    with pytest.raises(RuntimeError, match="sliced"):
+        compiled(inputs[0][:, :, :16], *inputs[1:], cut)

@@ -157,13 +157,21 @@ def identical(machine: Recorder, left: Any, right: Any) -> bool:
 
 def tell_apart(machine: Recorder, left: Any, right: Any) -> None:
     """Two objects of one type were found to be two."""
-    one, other = _source_of(machine, left), _source_of(machine, right)
+    one, other = (_source_of(machine, x) or _library_source(machine, x) for x in (left, right))
     if one is not None and other is not None:
         if one is not other:
             machine.guard("NOT_ALIAS", one, other)
     elif type(left) is types.FunctionType:
         observe(machine, left)
         observe(machine, right)
+
+
+def _library_source(machine: Recorder, value: Any) -> Source | None:
+    """Where a function is that a library defines once: itself."""
+    if type(value) is not types.FunctionType or id(value) in machine.functions.made:
+        return None
+    fixed = not value.__closure__ and machine.functions.is_library(value.__globals__)
+    return Constant(value) if fixed else None
 
 
 def observe(machine: Recorder, value: Any) -> None:
