@@ -178,7 +178,8 @@ def test_what_does_not_suit_is_written_out_with_a_reason() -> None:
     (biased,) = [one for one in CASES if one.name == "biased"]
 
     case = replace(biased, of_captured=True)
-    schedule = schedule_graph(case.graph("cuda"), CHECKED)
+    with pytest.warns(UserWarning, match="stores a tensor of all its scores"):
+        schedule = schedule_graph(case.graph("cuda"), CHECKED)
     assert "scores that something else reads" in {r.reason for r in schedule.refusals}
     inputs = [one.detach() for one in case.inputs()]
     expected = run_graph(case.graph("cpu"), inputs)

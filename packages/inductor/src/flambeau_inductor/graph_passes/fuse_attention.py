@@ -78,8 +78,12 @@ def fuse_attention(graph: Graph) -> Graph:
         told = f"flex_attention: kernel_options[{name!r}] has no effect: {why}"
         warnings.warn(told, UserWarning, stacklevel=2)
     for group, reason in attention_groups(graph):
-        if reason is not None:
-            _write_out(graph, set(group))
+        if reason is None:
+            continue
+        if any(value.spec.device.type == "cuda" for value in group[0].operands()):
+            told = f"flex_attention stores a tensor of all its scores: {reason}"
+            warnings.warn(told, UserWarning, stacklevel=2)
+        _write_out(graph, set(group))
     cut_keys(graph)
     pair_gradients(graph)
     return graph
