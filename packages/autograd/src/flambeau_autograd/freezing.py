@@ -34,6 +34,7 @@ import torch
 
 from flambeau_autograd.fold_affine import fold_affine
 from flambeau_autograd.kept_results import KeptResults, getter, kept_results
+from flambeau_autograd.merge_products import merge_products
 from flambeau_autograd.operators import Work, memory_of, work
 from flambeau_autograd.pack_weights import pack_weights
 from flambeau_prims import primitives as prims
@@ -109,6 +110,7 @@ def split_frozen(graph: Graph, frozen: Collection[Value], packs: bool = True) ->
     constant = _constants(graph, frozen)
     # Before weights are in the library's order.
     fold_affine(graph, constant)
+    merge_products(graph, constant)
     pack_weights(graph, constant, packs)
     _separate_exits(graph, constant)
     results = _results(graph, constant)

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+FEWEST_MASKED_SCORES, FEWEST_TRAINED_MASKED_SCORES = 96 * 96, 512 * 512
+"""Below, for each head, products and softmax of a GPU are faster than a kernel that reads a mask,
+and so they are, up to twice the length, in float32 with a backward.
+"""
 DTYPES_OF_CPU = (torch.float32, torch.float64)
 """Of halves, the products and the softmax of a CPU are faster apart."""
 FEWEST_SCORES_OF_CPU, FEWEST_TRAINED_SCORES_OF_CPU = 128 * 128, 1024 * 1024
@@ -143,6 +147,8 @@ class _Call:
             rows, columns = queries.shape[-2], keys.shape[-2]
             mask = mask.expand(*mask.shape[:2], rows, columns)
         if queries.is_cuda:
+            if mask is not None:
+                self.check_mask_on_gpu(queries, keys)
             out = attention_kernels.fused(queries, keys, values, mask, causal, scale)
             if out is None:
                 raise Refused
@@ -154,6 +160,15 @@ class _Call:
             queries, keys, values, 0.0, causal, attn_mask=mask, scale=scale
         )[0]
 
+    def check_mask_on_gpu(self, queries: Any, keys: Any) -> None:
+        """Refuse what a kernel that reads a mask gains nothing by."""
+        fewest = FEWEST_MASKED_SCORES
+        if self.trains:
+            wide = self.dtype not in (torch.float16, torch.bfloat16)
+            fewest = FEWEST_TRAINED_MASKED_SCORES * (4 if wide else 1)
+        if scores_of_head(queries, keys) < fewest:
+            raise Refused
+
     def check_on_cpu(self, queries: Any, keys: Any, values: Any, mask: Any) -> None:
         """Refuse what the kernel of a CPU does not take, or gains nothing by."""
         if not torch.backends.cuda.flash_sdp_enabled() or self.dtype not in DTYPES_OF_CPU:
@@ -162,10 +177,15 @@ class _Call:
             raise Refused
         if from_symint(values.shape[-1]) != from_symint(queries.shape[-1]):
             raise Refused
-        rows, columns = (hint_of(from_symint(each.shape[-2])) for each in (queries, keys))
         fewest = FEWEST_TRAINED_SCORES_OF_CPU if self.trains else FEWEST_SCORES_OF_CPU
-        if rows * columns < fewest:
+        if scores_of_head(queries, keys) < fewest:
             raise Refused
+
+
+def scores_of_head(queries: Any, keys: Any) -> int:
+    """How many scores each head has, about."""
+    rows, columns = (hint_of(from_symint(each.shape[-2])) for each in (queries, keys))
+    return rows * columns
 
 
 class _RowMajorGradient(torch.autograd.Function):
