@@ -143,7 +143,7 @@ def test_decoding_with_heads_that_share_keys(queries: int, masked: bool, turned:
     for got, eager, right in zip(compiled(*inputs), function(*inputs), exact, strict=True):
         assert got.dtype == eager.dtype and got.stride() == eager.stride()
         error = (eager.double() - right).abs().max()
-        assert (got.double() - right).abs().max() <= 3 * error + 1e-6 * right.abs().max()
+        assert (got.double() - right).abs().max() <= 3 * error + 4e-6 * right.abs().max()
     assert "attention_forward" in kernels_of(compiled)
 
 

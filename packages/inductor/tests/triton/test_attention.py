@@ -173,6 +173,18 @@ def test_few_queries_of_heads_that_share_keys_are_one_tile() -> None:
         assert ("x % 3" in text) is packed
 
 
+def test_decoding_keeps_more_loads_in_flight() -> None:
+    (case,) = [one for one in CASES if one.name == "shared keys 3 0"]
+    for queries, stages in ((3, 4), (300, 2)):
+        shapes = [(2, 6, queries, 128), *[(2, 2, 3000, 128)] * 2, (2, 6, queries, 128)]
+        tensors = [torch.empty(shape, device="meta", dtype=HALF) for shape in shapes]
+        program = compile_graph(
+            replace(case, tensors=tensors, backward=False).graph("cuda"), CHECKED
+        )
+        (meta,) = [one.meta for one in program.kernels if "attention" in one.name]
+        assert meta["num_stages"] == stages
+
+
 def test_what_does_not_suit_is_written_out_with_a_reason() -> None:
     """A gradient of what the score function reads needs all scores in memory; so do wide heads."""
     (biased,) = [one for one in CASES if one.name == "biased"]
