@@ -9,6 +9,7 @@ import torch
 
 from flambeau_inductor import compile_graph
 from flambeau_inductor.check import check_graph
+from flambeau_inductor.graph_passes import multiply_by_onednn as module
 from flambeau_inductor.graph_passes.multiply_by_onednn import multiply_by_onednn
 from flambeau_inductor.options import InductorOptions
 from flambeau_prims.graph import Graph, Node, Value
@@ -18,6 +19,12 @@ from flambeau_runtime import load
 
 aten = torch.ops.aten
 LINEAR = "mkldnn._linear_pointwise.default"
+
+
+@pytest.fixture(autouse=True)
+def slow_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests run on Intel's CPUs, too."""
+    monkeypatch.setattr(module, "has_fast_blas", lambda: False)
 
 
 def graph_of(op: Any, inputs: list[torch.Tensor], **named: Any) -> Graph:
@@ -93,3 +100,9 @@ def test_flags_of_onednn_are_respected() -> None:
     finally:
         torch.set_float32_matmul_precision(before)
     assert calls(graph) == ["aten.mm.default"]
+
+
+def test_mkl_multiplies_on_intels_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "has_fast_blas", lambda: True)
+    inputs = [torch.randn(64, 512), torch.randn(512, 512)]
+    assert calls(multiply_by_onednn(graph_of(aten.mm.default, inputs))) == ["aten.mm.default"]

@@ -6,12 +6,14 @@
 
 ATen calls BLAS for products in float32. Where tens of rows are multiplied, oneDNN's kernels come
 nearer to the machine's limit: they copy large matrices by blocks that the cache holds. For one row,
-and for small matrices, BLAS is faster. Where products are measured (`max_autotune_gemm`), both are
-among the ways.
+and for small matrices, BLAS is faster; so is MKL on Intel's CPUs, which it is written for. Where
+products are measured (`max_autotune_gemm`), both are among the ways.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,7 +82,19 @@ def _factors(node: Node) -> tuple[Value | None, Value, Value]:
 
 
 def _is_usable() -> bool:
-    """Whether oneDNN is there, and computes in float32 what BLAS computes in float32."""
+    """Whether oneDNN is there, is faster, and computes in float32 what BLAS computes in float32."""
     if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
         return False
+    if has_fast_blas():
+        return False
     return torch._C._get_fp32_precision_getter("mkldnn", "matmul") in ("none", "ieee")
+
+
+@lru_cache(maxsize=1)
+def has_fast_blas() -> bool:
+    """Whether BLAS is MKL, on one of Intel's CPUs."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return torch.backends.mkl.is_available() and "GenuineIntel" in text

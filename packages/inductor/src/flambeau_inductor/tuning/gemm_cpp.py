@@ -24,7 +24,7 @@ from flambeau_inductor.codegen.cpp.matmul_tiling import (
     dot_tiling,
     step_of,
 )
-from flambeau_inductor.graph_passes.multiply_by_onednn import is_large_product
+from flambeau_inductor.graph_passes.multiply_by_onednn import has_fast_blas, is_large_product
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.contraction import contraction_nest
@@ -114,7 +114,7 @@ class CppWays(ProductWays):
             return [extern]
         left, right = (factor.spec for factor in self.product.factors)
         bias = None if self.product.added is None else self.product.added.spec
-        first = self.is_frozen or is_large_product(left, right, bias)
+        first = self.is_frozen or (is_large_product(left, right, bias) and not has_fast_blas())
         return [library, extern] if first else [extern, library]
 
     def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
