@@ -14,6 +14,7 @@ from float8_cases import float8_cases
 from matmul_cases import matmul_cases
 from ragged_cases import ragged_cases
 from row_share_cases import joined_shares, row_share_cases
+from row_tile_cases import row_tile_cases
 
 from flambeau_inductor.codegen.float8 import FLOAT8
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling
@@ -139,6 +140,7 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield softmax(3, 40001)  # reads its rows forward and backward
     yield from ragged_cases(Case)
     yield from row_share_cases(Case, symbolic_rows)
+    yield from row_tile_cases(Case)
     yield column_sum(4501, 70)
     yield transposed(13, 29)
     yield transposed(45, 70)

@@ -34,6 +34,8 @@ CHOSEN = {
             "column_scan",
             "scan-sum-torch.int64",
             "matmul",
+            "row_shares",
+            "row_tiles",
         )
     )
     or (case.name.startswith(("scan-max", "scan-logaddexp", "sort-")) and "5x" in case.name)

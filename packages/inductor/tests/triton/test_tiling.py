@@ -28,8 +28,10 @@ def test_what_is_the_same_along_a_column_tile_is_one_value() -> None:
 def test_rows_that_are_read_again_are_kept_if_they_fit() -> None:
     """16 or 32 elements a thread; else many threads a row, so that few rows share the cache."""
     short, kept, longer, longest = (
-        choose_tiling(softmax(8, row).kernel) for row in (768, 32768, 40960, 131072)
+        choose_tiling(softmax(8, row).kernel) for row in (768, 32768, 49152, 131072)
     )
+    parts = choose_tiling(softmax(8, 40961).kernel)
+    assert parts.persistent and parts.tiles == 11
     assert short.persistent and (short.xblock, short.warps) == (1, 2)
     assert kept.persistent and kept.warps == 32
     assert not longer.persistent and longer.warps < longest.warps
@@ -71,18 +73,20 @@ def test_threads_have_few_elements_where_these_are_no_vectors_or_have_a_running_
         row_sum(131072, "sum_exp", torch.bfloat16),
     )
     tilings = [choose_tiling(kernel) for kernel in kernels]
-    assert [tiling.rblock // (32 * tiling.warps) for tiling in tilings] == [8, 4, 4, 2]
+    # Where rows are whole vectors, the elements of each have one running maximum.
+    assert [tiling.group for tiling in tilings] == [1, 1, 4, 8]
+    assert [tiling.rblock // (32 * tiling.warps) for tiling in tilings] == [8, 4, 8, 16]
 
 
 def test_rows_that_begin_between_vectors_are_shifted() -> None:
     """In loops that store, or have a running maximum: else masks of elements cost more than the
     vectors give.
     """
-    rows = {row: choose_tiling(softmax(64, row).kernel) for row in (1531, 40961, 40964)}
-    assert [row for row, tiling in rows.items() if tiling.vectors] == [40961]
+    rows = {row: choose_tiling(softmax(64, row).kernel) for row in (1531, 50257, 50260)}
+    assert [row for row, tiling in rows.items() if tiling.vectors] == [50257]
     assert choose_tiling(row_sum(50257, "sum_exp")).vectors
     assert not choose_tiling(row_sum(50257, "sum")).vectors
-    source = write_kernel(softmax(64, 40961).kernel, "generated", rows[40961])
+    source = write_kernel(softmax(64, 50257).kernel, "generated", rows[50257])
     assert "tl.load(b0 + (row_base + row_lane), xmask & row_touched" in source
     assert source.count("tl.store") == 2
 

@@ -153,9 +153,10 @@ class _AttentionWriter(SourceWriter):
             return f"{buffer} + tl.full([1, 1], {integer_text(index)}, tl.int64)"
         return f"{buffer} + ({integer_text(index, self.index_name)})"
 
-    def define(self, name: str, value: str) -> None:
-        """A value."""
+    def define(self, name: str, value: str) -> str:
+        """A value; returns its name."""
         self.line(f"{name} = {value}")
+        return name
 
     def store(self, *_: object, **__: object) -> None:
         """A body stores nothing."""

@@ -23,6 +23,7 @@ import torch
 from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
+from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles
 from flambeau_inductor.codegen.triton.source_writer import SourceWriter
 from flambeau_inductor.codegen.triton.tiling import apart_axes, constants_of, lane_axes, row_axes
 from flambeau_inductor.codegen.triton.vector_rows import (
@@ -129,6 +130,8 @@ class KernelWriter(SourceWriter):
         self.reductions: dict[tuple[str, str], str] = {}
         self.orders: dict[tuple[str, bool], str] = {}
         self.carried = False
+        self.row_part: int | None = None
+        """The tile that is written, where several make up a row."""
 
     # What TritonOps asks
 
@@ -207,11 +210,28 @@ class KernelWriter(SourceWriter):
         """A symbol of an index: an indirect one in 32 bits, if these hold all indices."""
         return f"{name}_index" if self.kernel.narrow and name in self.indirect else name
 
-    def define(self, name: str, value: str) -> None:
-        """A value, and the index that it is."""
+    def define(self, name: str, value: str) -> str:
+        """A value, and the index that it is; returns the value's name in the function."""
+        if self.row_part is not None and name in self.inner:
+            name = f"{name}_{self.row_part}"
+            self.inner.add(name)
         self.line(f"{name} = {value}")
         if self.kernel.narrow and name in self.indirect:
             self.line(f"{name}_index = {name}.to(tl.int32)")
+        return name
+
+    def begin_tile(self, number: int) -> None:
+        """What follows is about a tile of several that make up a row."""
+        self.row_part, self.lanes_fit = number, self.tile_fits(number)
+        self.lanes_from(str(number * self.tiling.rblock))
+
+    def end_tiles(self) -> None:
+        """What follows is about rows."""
+        self.row_part = None
+
+    def tile_fits(self, number: int) -> bool:
+        """Whether a tile of several lies inside the row."""
+        return (number + 1) * self.tiling.rblock <= self.inner_points
 
     def store(
         self, buffer: str, index: sympy.Expr, value: str, mode: str = "", mask: str | None = None
@@ -268,6 +288,7 @@ class KernelWriter(SourceWriter):
             self.helper,
             self.line,
             self.reductions,
+            self.tiling.group,
         )
 
     def start_of(self, scan: Scan) -> str:
@@ -301,6 +322,8 @@ class KernelWriter(SourceWriter):
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.kernel.shares != 0:
             write_shares(self)
+        elif self.tiling.tiles:
+            write_row_tiles(self)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
             Replay(TritonOps(self)).run(self.loads_first(self.kernel.body))
@@ -365,6 +388,21 @@ class KernelWriter(SourceWriter):
             self.line(f"rmask = rindex < {integer_text(self.inner_points)}")
         self.unravel(self.lane_axes, "rindex")
 
+    def lanes_from(self, start: str) -> None:
+        """The lanes of a tile along the row. Where tiles divide the innermost axis, the others have
+        one value in each.
+        """
+        lanes = f"{start} + tl.arange(0, RBLOCK)[None, :]"
+        *others, last = self.lane_axes
+        if not others or not divides(self.tiling.rblock, last.size):
+            self.lanes(lanes)
+            return
+        wide = ".to(tl.int64)" if self.wide else ""
+        self.line(f"rindex = ({lanes}){wide}")
+        self.line(f"{last.symbol} = rindex - {start} // {last.size} * {last.size}")
+        self.line(f"rest = tl.full([1, 1], 0, tl.int32){wide} + {start} // {last.size}")
+        self.unravel(others, "rest")
+
     def deal(self, index: str) -> None:
         """Hide from Triton that an index is contiguous: it gives contiguous points to one thread in
         fours, to store them at once.
@@ -401,6 +439,10 @@ class KernelWriter(SourceWriter):
     def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce], backward: bool) -> None:
         """`for` over the row in steps of RBLOCK; each Reduce has a running tile, reduced after."""
         row = self.row()
+        # A sum of exponentials has the greatest element beside it.
+        tops = {r.value: f"{r.name}_all_top" for r in reduces if r.kind == "sum_exp"}
+        extra = [r for r in reduces if r.kind == "max" and r.value in tops and row.group > 1]
+        reduces = [r for r in reduces if r not in extra]
         for reduce in reduces:
             reductions.start(row, reduce, self.dtype_of_value(reduce.value))
         for scan in body:
@@ -419,13 +461,16 @@ class KernelWriter(SourceWriter):
         if scan_direction(body) or (backward and not ordered):
             self.line(f"start = (({points} + RBLOCK - 1) // RBLOCK - 1) * RBLOCK - start")
         self.carried = True
-        self.lanes("start + tl.arange(0, RBLOCK)[None, :]")
+        self.lanes_from("start")
         replay.run(body)
         for reduce in reduces:
             reductions.advance(row, reduce, self.dtype_of_value(reduce.value))
         self.depth -= 1
-        for reduce in reduces:
-            result = reductions.finish(row, reduce, self.dtype_of_value(reduce.value))
+        for reduce in (*reduces, *extra):
+            dtype = self.dtype_of_value(reduce.value)
+            result = (
+                tops[reduce.value] if reduce in extra else reductions.finish(row, reduce, dtype)
+            )
             self.line(f"{reduce.name} = {result}")
             replay.values[reduce.name] = reduce.name
             replay.dtypes[reduce.name] = reduce.dtype

@@ -130,8 +130,8 @@ class TritonOps:
         name: str = statement.name  # type: ignore[union-attr]
         if isinstance(statement, ColumnReduce):
             return value  # a running tile
-        self.writer.define(name, value)
-        return name
+        defined: str = self.writer.define(name, value)
+        return defined
 
     # Leaves and memory
 

@@ -4,7 +4,8 @@ A looped reduction has a running tile [XBLOCK, RBLOCK] for each of its accumulat
 by lane, and reduces across the lanes once, behind the loop:
 
     sum                   v_tile += x
-    sum_exp               the lane's greatest element so far, v_top, and its sum of exp(x - v_top)
+    sum_exp               the greatest element so far of a few neighbouring lanes, v_top, and their
+                          sum of exp(x - v_top)
     squared_deviations    the distances to the lane's first element, v_first: their sum, v_sum, and
                           that of their squares; these cancel little, however far x is from 0
     argmax                the lane's greatest element, and its position v_at
@@ -44,6 +45,7 @@ class RowContext:
     helper: Callable[[str], str]
     line: Callable[[str], None]
     known: dict[tuple[str, str], str]
+    group: int = 1
 
     def inside(self, new: str, old: str) -> str:
         """`new` in the lanes that lie inside the row, `old` outside."""
@@ -133,17 +135,18 @@ def _sum_of_weighted(row: RowContext, top: str, sums: str, dtype: torch.dtype, n
 
 def start(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
     """The running tiles of a Reduce, before the loop."""
-    name, kind = reduce.name, TRITON_TYPES[dtype]
+    name, kind, lanes = reduce.name, TRITON_TYPES[dtype], "RBLOCK"
     tiles = {"_tile": (identity(reduce.kind, dtype), kind)}
     if reduce.kind in POSITIONS:
         tiles["_at"] = (str(2**31 - 1), row.index)
     elif reduce.kind == "sum_exp":
         tiles = {"_top": (identity("max", dtype), kind), "_tile": (identity("sum", dtype), kind)}
+        lanes = f"RBLOCK // {row.group}" if row.group > 1 else lanes
     elif reduce.kind == "squared_deviations":
         tiles |= {suffix: (identity("sum", dtype), kind) for suffix in ("_first", "_sum")}
         row.line(f"{name}_begun = tl.full([1, 1], 0, tl.int1)")
     for suffix, (first, triton_type) in tiles.items():
-        row.line(f"{name}{suffix} = tl.full([XBLOCK, RBLOCK], {first}, {triton_type})")
+        row.line(f"{name}{suffix} = tl.full([XBLOCK, {lanes}], {first}, {triton_type})")
 
 
 def advance(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
@@ -163,6 +166,9 @@ def advance(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
             place: f"tl.where({name}_better, rindex, {place})",
             running: f"tl.where({name}_better, {new}, {running})",
         }
+    elif kind == "sum_exp" and row.group > 1:
+        _advance_groups(row, name, dtype)
+        return
     elif kind == "sum_exp":
         # One exponential for each element: either its weight or, if it is the greatest so far, the
         # weight of what came before. Equal infinities differ by NaN, but weigh the same.
@@ -189,9 +195,32 @@ def advance(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
             f"{name}_sum": f"{name}_sum + {name}_far",
         }
     else:
-        updates = {running: _combine(kind, running, new, dtype)}
+        updates = {running: combine(kind, running, new, dtype)}
     for tile, text in updates.items():
         row.line(f"{tile} = {row.inside(text, tile)}")
+
+
+def _advance_groups(row: RowContext, name: str, dtype: torch.dtype) -> None:
+    """Take a tile into the running tiles of a sum_exp, a group of neighbouring lanes at a time: one
+    exponential for each element and one for each group. Lanes outside weigh nothing, unless all
+    before them do.
+    """
+    groups = f"[XBLOCK, RBLOCK // {row.group}, {row.group}]"
+    inside = row.inside(f"{name}_new", identity("max", dtype))
+    row.line(f"{name}_groups = tl.reshape({inside}, {groups})")
+    most = f"tl.reduce({name}_groups, 2, {row.helper('maximum_nan')})"
+    row.line(f"{name}_most = {extremum('maximum', f'{name}_top', most, dtype)}")
+    # Equal infinities differ by NaN, but weigh the same.
+    row.line(
+        f"{name}_scale = tl.where({name}_top == {name}_most, 1.0, tl.exp({name}_top - {name}_most))"
+    )
+    row.line(f"{name}_each = tl.broadcast_to({name}_most[:, :, None], {groups})")
+    row.line(
+        f"{name}_weights = tl.where({name}_groups == {name}_each, 1.0, "
+        f"tl.exp({name}_groups - {name}_each))"
+    )
+    row.line(f"{name}_tile = {name}_tile * {name}_scale + tl.sum({name}_weights, 2)")
+    row.line(f"{name}_top = {name}_most")
 
 
 def finish(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> str:
@@ -227,7 +256,7 @@ def _squares(row: RowContext, name: str, triton_type: str, dtype: torch.dtype) -
     return f"{squares} - {name}_rest * {name}_rest / {row.length}"
 
 
-def _combine(kind: str, running: str, tile: str, dtype: torch.dtype) -> str:
+def combine(kind: str, running: str, tile: str, dtype: torch.dtype) -> str:
     """Elementwise: the running tile of a looped reduction with the next one."""
     if kind == "sum":
         return f"{running} + {tile}"

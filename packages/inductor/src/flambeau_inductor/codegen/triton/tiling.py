@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from flambeau_inductor.codegen.triton.row_tiles import can_tile
 from flambeau_inductor.codegen.triton.vector_rows import vector_rows
 from flambeau_inductor.indexing.expressions import FloorDiv, evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
@@ -46,6 +47,9 @@ NARROW_COLUMNS, FEW_PROGRAMS = 16, 128
 LONE_ROW = 512
 """From this length on, a tile of a persistent reduction is one row."""
 
+ROW_PART, LONGEST_TILED_ROW = 4096, 45056
+"""Longer rows, of which a program keeps one, are kept in parts of this length; the longest."""
+
 LONG_REREAD_ROW = 65536
 """Rows longer than this that are read several times are read by more threads."""
 
@@ -54,8 +58,10 @@ SHARED_WARP = 128
 its warps.
 """
 
-SHARED_TILE = 1024
-"""The elements of a tile of rows whose columns are reduced, too, if it has several rows."""
+SHARED_TILE, WAITING_BYTES = 2048, 98304
+"""The elements of a tile of rows whose columns are reduced, too, if it has several rows; the bytes
+of the tiles behind it that are loaded meanwhile.
+"""
 
 COLUMN_TILE, NARROW_COLUMN_TILE, SCANNED_COLUMN_TILE = (64, 32), (32, 16), (32, 128)
 """Rows and lanes of a tile over such rows: 128 bytes of neighbours in memory a step. Where they are
@@ -66,6 +72,11 @@ LOOPED_ROW, LOOPED_HALF_ROW = 2048, 1024
 MANY_WARPS = 16
 """Steps along a row in a loop, of 4-byte and of smaller elements. Where a thread has a running
 maximum or accesses that are no vectors, it does best with as few elements as that many warps give.
+"""
+
+GROUP_BYTES, GROUPED_BYTES = 16, 16384
+"""The neighbours in a row that share a running maximum: what a thread reads at once. The bytes of a
+step along such rows.
 """
 
 CROSSWISE_TILE = (64, 64)
@@ -106,6 +117,8 @@ class Tiling:
     last outer axis only. `vectors`: accesses at the ends of rows that are not whole
     vectors are still wide (`vector_rows`). `lane_first`: neighbouring programs differ in their
     lanes. `stages`: how many tiles of a loop over rows are under way at once.
+    `tiles`: how many make up a row that is kept, if not one. `group`: so many neighbouring lanes
+    have a running maximum together.
     """
 
     xblock: int
@@ -118,6 +131,8 @@ class Tiling:
     vectors: bool = False
     lane_first: bool = False
     stages: int = 0
+    tiles: int = 0
+    group: int = 1
 
 
 def constants_of(tiling: Tiling) -> dict[str, int]:
@@ -153,13 +168,16 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
     row = _extent(kernel.inner, hints)
     static = all(isinstance(axis.size, int) for axis in kernel.inner)
     if kernel.shares != 0:
-        return _shared_rows(row)
+        return _shared_rows(kernel, row)
     if any(isinstance(statement, Sort) for statement in kernel.body):
         return _sorted(row, points)
     if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel, hints):
         return _columns(kernel, row if static else None, hints)
     if static and row <= _longest_kept_row(kernel):
         return _persistent(row, points)
+    if static and row <= LONGEST_TILED_ROW and _reads_again(kernel):
+        if len(_streams(kernel)) == 1 and can_tile(kernel):
+            return Tiling(1, ROW_PART, persistent=True, warps=16, tiles=-(-row // ROW_PART))
     if _reads_again(kernel) and row > LONG_REREAD_ROW:
         # More threads a row, and so fewer rows at a time: they stay in the second-level cache.
         return Tiling(1, 4096, warps=16)
@@ -177,12 +195,14 @@ def _persistent(row: int, points: int) -> Tiling:
     return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
 
 
-def _shared_rows(row: int) -> Tiling:
-    """Whole rows, one after another."""
+def _shared_rows(kernel: LoopKernel, row: int) -> Tiling:
+    """Whole rows, one tile of them after another: the next ones are on their way meanwhile."""
     rblock = max(1, _power_of_two(row))
     xblock = max(1, SHARED_TILE // rblock)
-    warps = max(4, min(16, rblock * xblock // 512))
-    return Tiling(xblock, rblock, persistent=True, warps=warps)
+    warps = max(4, min(MANY_WARPS, rblock * xblock // 512))
+    waiting = xblock * rblock * sum(load.dtype.itemsize for load in _streams(kernel))
+    stages = min(3, 1 + WAITING_BYTES // max(1, waiting))
+    return Tiling(xblock, rblock, persistent=True, warps=warps, stages=stages)
 
 
 def _looped(kernel: LoopKernel, static_row: int | None, row: int) -> Tiling:
@@ -198,6 +218,10 @@ def _looped(kernel: LoopKernel, static_row: int | None, row: int) -> Tiling:
     # Each lane then counts elements that its number does not tell.
     countable = all(getattr(s, "kind", "") != "squared_deviations" for s in kernel.body)
     vectors = many and countable and (weighted or stores) and vector_rows(kernel) is not None
+    size = 2 if half else 4
+    group, step = GROUP_BYTES // size, GROUPED_BYTES // size
+    if weighted and static_row is not None and static_row % group == 0 and row >= step:
+        return Tiling(1, step, warps=MANY_WARPS, group=group)
     return Tiling(1, rblock, warps=MANY_WARPS if many else _warps(rblock), vectors=vectors)
 
 
