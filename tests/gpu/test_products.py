@@ -125,3 +125,24 @@ def test_frozen_weights() -> None:
             x = torch.randn(4, 3, 8, 8, device="cuda")
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-2, atol=1e-2)
             model[4].weight.mul_(1.5)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64, 100])
+@pytest.mark.parametrize("digits", [1, 2])
+def test_quantised_weights(rows: int, digits: int) -> None:
+    """In one kernel where rows are few; rounded as eager rounds."""
+    torch.manual_seed(0)
+    x = torch.randn(rows, 1024, device="cuda", dtype=torch.bfloat16)
+    kind = torch.int8 if digits == 1 else torch.uint8
+    q = torch.randint(-100 if digits == 1 else 0, 127, (520, 1024 // digits), device="cuda")
+    s = torch.rand(520, 8, 1, device="cuda")
+
+    def program(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        w = torch.stack([q & 15, q >> 4], -1) if digits == 2 else q
+        w = (w.view(520, 8, 128).float() * s).to(x.dtype).view(520, 1024)
+        return F.gelu(F.linear(x, w))
+
+    q = q.to(kind)
+    ours, theirs = flambeau.compile(program, fullgraph=True)(x, q, s), program(x, q, s)
+    assert ours.dtype is theirs.dtype and ours.stride() == theirs.stride()
+    assert (ours.double() - theirs.double()).norm() <= 1e-2 * theirs.double().norm()

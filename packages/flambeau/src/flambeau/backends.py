@@ -53,7 +53,7 @@ from flambeau_runtime import (
     recording_cache_use,
 )
 from flambeau_runtime.tuning.cpu_bench import CpuBench
-from flambeau_runtime.tuning.cuda_bench import CudaBench
+from flambeau_runtime.tuning.cuda_bench import CudaBench, cuda_facts
 from flambeau_runtime.tuning.tuner import Bench, MeasuringTuner
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def inductor(context: Context) -> Backend:
                     context.options.inductor,
                     spends_inputs=kind == "backward",
                     tuner=tuner,
+                    facts=cuda_facts,
                 )
             _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
             _dump(context, f"{graph.name}.{kind}.program.json", lambda: program_json.dumps(program))

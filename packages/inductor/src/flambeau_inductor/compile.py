@@ -9,14 +9,17 @@ from flambeau_inductor.emit_program import build_attention_kernels, build_kernel
 from flambeau_inductor.ir import format_kernel
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
+from flambeau_inductor.tuning.dequantised import multiply_quantised
 from flambeau_inductor.tuning.tune import tune
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flambeau_inductor.codegen.base import KernelBackend
     from flambeau_inductor.scheduler.fusion import Refusal
     from flambeau_prims.graph import Graph
     from flambeau_runtime.program import Program
-    from flambeau_runtime.tuning.contest import Tuner
+    from flambeau_runtime.tuning.contest import DeviceFacts, Tuner
 
 
 def compile_graph(
@@ -26,16 +29,20 @@ def compile_graph(
     backends: dict[str, KernelBackend] | None = None,
     spends_inputs: bool = False,
     tuner: Tuner | None = None,
+    facts: Callable[[str], DeviceFacts | None] | None = None,
 ) -> Program:
     """The Program that computes a functional graph of primitives and ATen calls (border 2 of
     docs/architecture.md).
 
     `backends` (device type -> code generator) replaces the registered generators. `spends_inputs`:
     the caller hands its references over, and inputs are freed after their last use. `tuner`
-    measures what the options ask to measure; without one nothing is.
+    measures what the options ask to measure; without one nothing is. `facts` describes a GPU to
+    cost models, which then choose kernels for products of quantised weights that nobody measures.
     """
     options = options or InductorOptions()
     schedule = schedule_graph(graph, options, spends_inputs)
+    if facts is not None and not (tuner is not None and options.tunes_gemm):
+        schedule = multiply_quantised(schedule, options, facts, spends_inputs)
     if tuner is not None and options.tunes:
         schedule = tune(schedule, options, tuner, spends_inputs)
     return emit_program(schedule, options, backends)

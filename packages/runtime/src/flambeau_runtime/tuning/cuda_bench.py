@@ -52,9 +52,7 @@ class CudaBench:
         """The device, or None while a CUDA graph is being captured: nothing may be timed then."""
         if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
             return None
-        known = torch.cuda.get_device_properties(device)
-        shared = getattr(known, "shared_memory_per_block_optin", 99 * 1024)
-        return DeviceFacts(known.multi_processor_count, shared, capability(torch.device(device)))
+        return cuda_facts(device)
 
     def identity(self, device: str) -> str:
         """The device's name, the driver's, torch's, Triton's and our own version."""
@@ -97,6 +95,15 @@ class CudaBench:
                 time_of(number)
             yield time_of
             torch.cuda.synchronize()
+
+
+def cuda_facts(device: str) -> DeviceFacts | None:
+    """A GPU as cost models see it; None of another device."""
+    if not device.startswith("cuda"):
+        return None
+    known = torch.cuda.get_device_properties(device)
+    shared = getattr(known, "shared_memory_per_block_optin", 99 * 1024)
+    return DeviceFacts(known.multi_processor_count, shared, capability(torch.device(device)))
 
 
 def copied(inputs: Sequence[Any]) -> list[Any]:

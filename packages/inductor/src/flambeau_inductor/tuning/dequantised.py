@@ -1,0 +1,135 @@
+"""Multiply quantised weights as they are dequantised, where nobody measures and rows are few.
+
+nest dequantise: q, s -> buf0; extern aten.mm.out(x, buf0) -> buf1; nest relu: buf1 -> buf2
+->  one kernel that reads q and s, for up to 64 rows of x
+
+The library's product would read what a kernel has to write first: two to four times the bytes of q,
+twice. With few rows, reading the weights takes all the time that a product takes. With more rows,
+or if their number is known only when the program runs, each block of rows would dequantise again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.codegen.contraction import contraction_of, extents
+from flambeau_inductor.codegen.triton.matmul_candidates import candidates
+from flambeau_inductor.codegen.triton.packed_sum import unpack_sum
+from flambeau_inductor.codegen.triton.tiling import choose_tiling
+from flambeau_inductor.lowering.contraction import contraction_nest, product_of_call
+from flambeau_inductor.nodes import ExternCall
+from flambeau_inductor.scheduler.groups import group_of
+from flambeau_inductor.tuning.gemm import TritonWays
+from flambeau_inductor.tuning.order import GroupOrder
+from flambeau_inductor.tuning.tune import changed
+from flambeau_inductor.tuning.ways import Way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from flambeau_inductor.ir import LoopKernel
+    from flambeau_inductor.lowering.contraction import Product
+    from flambeau_inductor.nodes import TensorRef
+    from flambeau_inductor.options import InductorOptions
+    from flambeau_inductor.schedule import Schedule
+    from flambeau_inductor.scheduler.groups import Group
+    from flambeau_runtime.tuning.contest import DeviceFacts
+
+MOST_ROWS = 64
+
+FEWEST_WEIGHTS = 1 << 18
+"""Smaller factors stay in the caches, and are no work."""
+
+SLIM = (16, 2)
+"""Lanes and warps of a tile that reads most of its weights ahead: on an H200 the best for up to 16
+rows of 4096, by 10 to 20 %; a row of sums is as fast where weights do not share bytes.
+"""
+
+HALVES = (torch.float16, torch.bfloat16)
+LEAST_CAPABILITY = 80
+
+
+def multiply_quantised(
+    schedule: Schedule,
+    options: InductorOptions,
+    facts: Callable[[str], DeviceFacts | None],
+    spends_inputs: bool = False,
+) -> Schedule:
+    """The schedule with quantised weights dequantised by the products that read them."""
+    order = GroupOrder(schedule.lowered, schedule.groups)
+    parts = []
+    for number, product in quantised_products(schedule):
+        group = schedule.groups[number]
+        known = facts(group.device)
+        if known is None or known.capability < LEAST_CAPABILITY:
+            continue
+        call = group.nodes[0]
+        assert isinstance(call, ExternCall)
+        nest = group_of(contraction_nest(call, schedule.lowered))
+        part = _Ways(schedule, order, options, number, nest, product, known).part()
+        if part is not None and len(part.ways) > 1:
+            part.chosen = 1
+            parts.append(part)
+    return changed(schedule, parts, options, spends_inputs) if parts else schedule
+
+
+def quantised_products(schedule: Schedule) -> Iterator[tuple[int, Product]]:
+    """The numbers of the products on GPUs with few rows, whose right factor a nest computes from
+    integers that take less memory.
+    """
+    buffers = schedule.lowered.buffers
+    makers = {
+        name: group
+        for group in schedule.groups
+        if not group.is_extern and group.device.startswith("cuda")
+        for name in group.stores
+    }
+    for number, group in enumerate(schedule.groups):
+        call = group.nodes[0]
+        if not makers or not isinstance(call, ExternCall):
+            continue
+        product = product_of_call(call)
+        if product is None or product.stride is not None or product.left.spec.dtype not in HALVES:
+            continue
+        rows, factor = product.left.spec.shape[-2], product.right
+        weights = factor.spec.numel
+        if not isinstance(rows, int) or not isinstance(weights, int):
+            continue
+        maker = makers.get(factor.buffer)
+        if rows > MOST_ROWS or weights < FEWEST_WEIGHTS or maker is None:
+            continue
+        integers = [spec for name in maker.loads if (spec := buffers[name].spec)
+                    and not spec.dtype.is_floating_point]  # fmt: skip
+        size = max((int(s.numel) * s.dtype.itemsize for s in integers), default=0)
+        if weights // 4 <= size <= weights:
+            yield number, product
+
+
+class _Ways(TritonWays):
+    """The library's kernel, and the one that the model prefers."""
+
+    @property
+    def computed_factors(self) -> tuple[TensorRef, ...]:
+        """The weights."""
+        return (self.product.right,)
+
+    def ways(
+        self, before: Sequence[int], consumer: int | None, fused: Group, kernel: LoopKernel
+    ) -> Iterator[Way]:
+        """One kernel; for one row a loop nest of sums."""
+        contraction = contraction_of(kernel)
+        if contraction is None or not before:
+            return
+        unpacked = unpack_sum(kernel)
+        if self.product.left.spec.shape[-2] == 1 and unpacked is kernel:
+            yield Way("sums", (replace(fused, tiling=choose_tiling(kernel)),), self.made())
+            return
+        sizes = extents(contraction, kernel.inner, int)
+        count = self.options.max_autotune_candidates
+        ranked = list(candidates(kernel, sizes, self.facts, count=count, **self.rounding))
+        slim = [tiling for tiling in ranked if (tiling.rblock, tiling.warps) == SLIM]
+        for tiling in (slim or ranked)[:1]:
+            yield Way(str(tiling), (replace(fused, tiling=tiling),), self.made())
