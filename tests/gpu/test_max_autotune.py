@@ -212,6 +212,47 @@ def test_scaled_float8(shape: tuple[int, int, int], by_rows: bool, fast: bool) -
     assert errors[0] <= 1.2 * errors[1] + 1e-4, errors
 
 
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no F.grouped_mm")
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("ends", [[64, 64, 200, 512], [0, 0, 512, 512], [3, 130, 131, 512]])
+def test_grouped_rows(ends: list[int], turned: bool) -> None:
+    x, r = torch.randn(512, 256, **BF16), torch.randn(512, 384, **BF16)
+    w = torch.randn(4, 384, 256, **BF16).transpose(1, 2) / 16
+    w = w if turned else w.contiguous()
+    bounds = torch.tensor(ends, device="cuda", dtype=torch.int32)
+
+    def function(
+        x: torch.Tensor, w: torch.Tensor, bounds: torch.Tensor, r: torch.Tensor
+    ) -> torch.Tensor:
+        return F.silu(F.grouped_mm(x, w, offs=bounds)) * r
+
+    compiled = flambeau.compile(function, options=ONLY_OURS, fullgraph=True)
+    close(compiled(x, w, bounds, r), function(x, w, bounds, r))
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no F.grouped_mm")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_mixture_of_experts(dynamic: bool) -> None:
+    gate, up, down = (
+        torch.randn(shape, **BF16) / 16 for shape in ((256, 8), (8, 256, 512), (8, 512, 256))
+    )
+
+    def function(
+        x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor
+    ) -> torch.Tensor:
+        chance, expert = (x @ gate).float().softmax(-1).max(-1)
+        order = expert.argsort(stable=True)
+        bounds = F.one_hot(expert, 8).sum(0).cumsum(0).to(torch.int32)
+        hidden = F.silu(F.grouped_mm(x[order], up, offs=bounds))
+        y = F.grouped_mm(hidden, down, offs=bounds).float() * chance[order, None]
+        return torch.zeros_like(x).index_copy(0, order, y.to(x.dtype))
+
+    compiled = flambeau.compile(function, options=ONLY_OURS, fullgraph=True, dynamic=dynamic)
+    for tokens in (300, 77):
+        x = torch.randn(tokens, 256, **BF16)
+        close(compiled(x, gate, up, down), function(x, gate, up, down), 2e-2)
+
+
 def test_symbolic_sizes() -> None:
     w, b = torch.randn(192, 256, **BF16) / 16, torch.randn(192, **BF16)
 

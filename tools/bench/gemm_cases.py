@@ -32,6 +32,10 @@ class GemmCase:
             if dtype is torch.int64:
                 rows = result[-1].shape[0]
                 result.append(torch.randint(rows, shape, device=device))
+            elif dtype is torch.int32:  # where each expert's rows end
+                rows, count = result[0].shape[0], shape[0]
+                ends = torch.arange(1, count + 1, device=device) ** 2 * rows // count**2
+                result.append(ends.to(dtype))
             elif dtype is torch.uint8:
                 result.append(torch.randint(256, shape, device=device, dtype=dtype))
             elif dtype is torch.int8:
@@ -82,6 +86,11 @@ def float8(
     return F.silu(torch._scaled_mm(x, w.t(), a, b, bias=c, out_dtype=BF16))
 
 
+def experts(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """A layer of a mixture of experts: rows sorted by expert, and SiLU."""
+    return F.silu(F.grouped_mm(x, w.transpose(1, 2), offs=ends))
+
+
 def looked_up(x: torch.Tensor, index: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """A linear layer on some rows, and SiLU."""
     return F.silu(F.linear(x[index], w))
@@ -103,6 +112,10 @@ def _quantised(m: int, n: int, k: int) -> GemmCase:
 def _packed(m: int, n: int, k: int, group: int) -> GemmCase:
     scale = ((n, k // group), torch.float32)
     return GemmCase(int4_weights, ((m, k), ((n, k // 2), torch.uint8), scale))
+
+
+def _experts(m: int, n: int, k: int, count: int) -> GemmCase:
+    return GemmCase(experts, ((m, k), (count, n, k), ((count,), torch.int32)))
 
 
 def _float8(m: int, n: int, k: int) -> GemmCase:
@@ -163,6 +176,8 @@ OTHER_CASES: dict[str, GemmCase] = {
     "int4_128x4096x4096": _packed(128, 4096, 4096, 128),
     "float8_16x4096x4096": _float8(16, 4096, 4096),
     "float8_4096x4096x4096": _float8(4096, 4096, 4096),
+    "experts_4096x4096x2048": _experts(4096, 4096, 2048, 8),
+    "experts_64x4096x2048": _experts(64, 4096, 2048, 8),
     "looked_up": GemmCase(looked_up, ((4096, 1024), ((2048,), torch.int64), (4096, 1024))),
 }
 """Printed, too, but in no mean."""

@@ -439,3 +439,52 @@ def test_padding_is_not_computed(alone: bool) -> None:
     x, w, r = on.tensors
     torch.testing.assert_close(results[0], (x @ w)[:37, :41].tanh() + r, rtol=1e-4, atol=1e-4)
     assert len(kinds(program)) == (1 if alone else 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "joins"),
+    [(1, 1024, True), (16, 1024, True), (65, 1024, False), (16, 100, False)],
+)
+def test_quantised_weights_without_a_tuner(rows: int, weights: int, joins: bool) -> None:
+    torch.manual_seed(0)
+    q, s = torch.randint(-100, 100, (weights, 512), dtype=torch.int8), torch.rand(weights, 1)
+    on = OnGpu(torch.randn(rows, 512).bfloat16(), q, s)
+    x, c, d = on.graph.inputs
+    b = on.builder
+    w = b.cast(b.mul(b.cast(c, torch.float32), b.expand(d, q.shape)), torch.bfloat16)
+    product = on.call(aten.mm.default, x, b.permute(w, (1, 0)))
+    on.graph.outputs = [b.cast(b.tanh(b.cast(product, torch.float32)), torch.bfloat16)]
+    backend = ReferenceBackend()
+    program = compile_graph(
+        on.graph,
+        InductorOptions(debug_checks=True),
+        backends={"cuda": backend},
+        facts=lambda device: DeviceFacts(),
+    )
+    assert (len(kinds(program)) == 1) is joins, kinds(program)
+    here = [dataclasses.replace(tensor, device="cpu") for tensor in program.tensors]
+    (ours,) = backend.load(dataclasses.replace(program, tensors=tuple(here)))(*on.tensors)
+    x, q, s = on.tensors
+    expected = (x.float() @ (q * s).bfloat16().float().t()).tanh()
+    torch.testing.assert_close(ours.float(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_products_of_groups() -> None:
+    torch.manual_seed(0)
+    ends = torch.tensor([9, 7, 7, 30, 40], dtype=torch.int32)[1:]
+    x, w = torch.randn(40, 64).bfloat16(), torch.randn(4, 48, 64).bfloat16()
+    on = OnGpu(x, w, ends)
+    a, c, bounds = on.graph.inputs
+    b = on.builder
+    like = Spec.of((40, 48), dtype=torch.bfloat16, device=torch.device("cuda:0"))
+    product = on.call_like(like, aten._grouped_mm.default, a, b.permute(c, (0, 2, 1)), bounds)
+    tuner = StandIn()
+    (ours,), program = on.run([b.tanh(b.cast(product, torch.float32))], tuner)
+    expected = torch.cat([
+        x[first:end].float() @ w[group].float().t()
+        for group, (first, end) in enumerate(((0, 7), (7, 7), (7, 30), (30, 40)))
+    ])  # fmt: skip
+    torch.testing.assert_close(ours, expected.tanh(), rtol=2e-2, atol=2e-2)
+    assert len(kinds(program)) == 1
+    (contest,) = tuner.contests
+    assert [(each.below, each.rising) for each in contest.indices] == [(40, True)]

@@ -55,8 +55,6 @@ def graphs() -> Any:
     """(name, graph on a GPU, its result, the expected one)."""
     from test_tuning import OnGpu, aten
 
-    from flambeau_prims.spec import Spec
-
     torch.manual_seed(0)
     x, w, r = torch.randn(37, 77).half(), torch.randn(77, 41).half(), torch.randn(37, 41)
     on = OnGpu(x, w, r)
@@ -76,6 +74,33 @@ def graphs() -> Any:
     expected = (x.float() @ (q.float() * s).half().float().t()).clamp(min=0)
     zero = b.full((20, 48), 0.0, torch.float32, torch.device("cuda:0"))
     yield "dequantised", on, b.maximum(product, zero), expected
+
+    x, w, bias = torch.randn(16, 1024).half() / 8, torch.randn(1024, 32).half() / 8, torch.rand(32)
+    on = OnGpu(x, w, bias)
+    a, c, d = on.graph.inputs
+    b = on.builder
+    product = b.cast(on.call(aten.mm.default, a, c), torch.float32)
+    yield "long", on, b.add(product, on.spread(d, product)), x.float() @ w.float() + bias
+
+    x, w = torch.randn(5, 33, 24).half(), torch.randn(5, 24, 18).half()
+    on = OnGpu(x, w)
+    product = on.call(aten.bmm.default, *on.graph.inputs)
+    b = on.builder
+    yield "batches", on, b.exp(b.cast(product, torch.float32)), (x.float() @ w.float()).exp()
+
+    x, w = torch.randn(1, 300).half(), torch.randn(70, 300).half() / 16
+    on = OnGpu(x, w)
+    b = on.builder
+    a, c = on.graph.inputs
+    product = on.call(aten.mm.default, a, b.permute(c, (1, 0)))
+    yield "one row", on, b.tanh(b.cast(product, torch.float32)), (x.float() @ w.float().t()).tanh()
+
+
+def narrow_and_grouped() -> Any:
+    """The same for weights that share bytes, rows that are looked up or grouped, and float8."""
+    from test_tuning import OnGpu, aten
+
+    from flambeau_prims.spec import Spec
 
     for rows in (20, 1):
         p, s = torch.randint(0, 256, (48, 64), dtype=torch.uint8), torch.rand(48, 2, 1)
@@ -107,6 +132,21 @@ def graphs() -> Any:
         (x.float()[index] @ w.float()).exp(),
     )
 
+    x, w = torch.randn(40, 72).bfloat16(), torch.randn(5, 56, 72).bfloat16()
+    ends = [5, 5, 18, 18, 40]
+    expected = torch.cat([
+        x[first:end].float() @ w[number].float().t()
+        for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False))
+    ])  # fmt: skip
+    bounds, scale = torch.tensor(ends, dtype=torch.int32), torch.rand(40, 1)
+    on = OnGpu(x, w, bounds, scale)
+    a, c, d, e = on.graph.inputs
+    b = on.builder
+    like = Spec.of((40, 56), dtype=torch.bfloat16, device=torch.device("cuda:0"))
+    product = on.call_like(like, aten._grouped_mm.default, a, b.permute(c, (0, 2, 1)), d)
+    wide = b.mul(b.cast(product, torch.float32), b.expand(e, (40, 56)))
+    yield "experts", on, b.tanh(wide), (expected * scale).tanh()
+
     x, w = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((33, 96), (48, 96)))
     expected = x.float() @ w.float().t()
     for name, *scales in (("scaled rows", torch.rand(33, 1), torch.rand(1, 48)),
@@ -121,26 +161,6 @@ def graphs() -> Any:
         exact = expected * scales[0] * scales[1] + on.tensors[-1].float()
         yield name, on, on.builder.mul(wide, on.builder.tanh(wide)), exact * exact.tanh()
 
-    x, w, bias = torch.randn(16, 1024).half() / 8, torch.randn(1024, 32).half() / 8, torch.rand(32)
-    on = OnGpu(x, w, bias)
-    a, c, d = on.graph.inputs
-    b = on.builder
-    product = b.cast(on.call(aten.mm.default, a, c), torch.float32)
-    yield "long", on, b.add(product, on.spread(d, product)), x.float() @ w.float() + bias
-
-    x, w = torch.randn(5, 33, 24).half(), torch.randn(5, 24, 18).half()
-    on = OnGpu(x, w)
-    product = on.call(aten.bmm.default, *on.graph.inputs)
-    b = on.builder
-    yield "batches", on, b.exp(b.cast(product, torch.float32)), (x.float() @ w.float()).exp()
-
-    x, w = torch.randn(1, 300).half(), torch.randn(70, 300).half() / 16
-    on = OnGpu(x, w)
-    b = on.builder
-    a, c = on.graph.inputs
-    product = on.call(aten.mm.default, a, b.permute(c, (1, 0)))
-    yield "one row", on, b.tanh(b.cast(product, torch.float32)), (x.float() @ w.float().t()).tanh()
-
 
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"
@@ -150,7 +170,7 @@ if __name__ == "__main__":
     from flambeau_inductor import compile_graph
 
     report: dict[str, float] = {}
-    for name, on, result, expected in graphs():
+    for name, on, result, expected in (*graphs(), *narrow_and_grouped()):
         tuner = StandIn("none of them")
         on.graph.outputs = [result]
         compile_graph(on.graph, OPTIONS, tuner=tuner)
@@ -171,12 +191,12 @@ def test_every_way_computes_the_same() -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     names = ("padded", "dequantised", "long", "batches", "one row", "two in a byte", "gathered",
-             "scaled", "scaled rows")  # fmt: skip
+             "scaled", "scaled rows", "experts")  # fmt: skip
     for name in names:
         assert sum(way.startswith(name) for way in report) >= 3, report.keys()
     for words in (": 2 parts", "dequantised: factors", "padded: factors", "one row: sums",
                   "row by two in a byte: sums", "gathered: factors",
                   "two in a byte: 16x"):  # fmt: skip
         assert any(words in way for way in report), words
-    wrong = {way: error for way, error in report.items() if not error < 2e-3}
+    wrong = {way: error for way, error in report.items() if not error < 4e-3}
     assert not wrong, wrong

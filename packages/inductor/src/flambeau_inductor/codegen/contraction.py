@@ -34,11 +34,13 @@ from flambeau_inductor.ir import (
     is_inner,
     operands,
 )
+from flambeau_inductor.lowering.row_groups import group_of_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Statement
+    from flambeau_inductor.lowering.row_groups import RowGroups
 
 FLOAT8_OPERANDS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 OPERAND_DTYPES = FLOAT8_OPERANDS | {torch.float32, torch.float16, torch.bfloat16, torch.int8}
@@ -71,6 +73,8 @@ class Contraction:
     rows: tuple[Axis, ...]
     lanes: tuple[Axis, ...]
     epilogue: Body
+    groups: RowGroups | None = None
+    """The groups that rows belong to, if the right factor is another matrix for each."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,9 @@ def extents(
     """The sizes of a product."""
     groups = (contraction.batch, contraction.rows, contraction.lanes, tuple(inner))
     batch, rows, lanes, depth = (prod(hint(axis.size) for axis in axes) for axes in groups)
+    if contraction.groups is not None:  # each likely has as many rows
+        batch = contraction.groups.count
+        rows = -(-rows // batch)
     static = all(isinstance(axis.size, int) for axes in groups for axis in axes)
     return Extents(batch, rows, lanes, depth, static)
 
@@ -117,10 +124,12 @@ def contraction_of(kernel: LoopKernel) -> Contraction | None:
     epilogue = tuple(s for s in kernel.body if s is not reduces[0] and not is_inner(s, inner))
     if any(isinstance(s, Store) and (s.mode or s not in epilogue) for s in kernel.body):
         return None  # it scatters, or stores inner values
-    first, second = (_operand(arg, kernel.body, defined) for arg in product.args)
+    groups = _groups(kernel, defined)
+    known = {} if groups is None else {groups.value: groups}
+    first, second = (_operand(arg, kernel.body, defined, known) for arg in product.args)
     if first.dtype is not second.dtype or first.dtype in narrow_for(kernel.device, reduces[0]):
         # Products of what both were widened to.
-        first, second = (_operand(arg, kernel.body, defined, False) for arg in product.args)
+        first, second = (_operand(arg, kernel.body, defined, known, False) for arg in product.args)
     if first.dtype is not second.dtype or first.dtype not in OPERAND_DTYPES:
         return None
     axes_first, axes_second = _axes(first, kernel), _axes(second, kernel)
@@ -135,11 +144,24 @@ def contraction_of(kernel: LoopKernel) -> Contraction | None:
     def of(names: set[str]) -> tuple[Axis, ...]:
         return tuple(axis for axis in kernel.outer if axis.symbol.name in names)
 
-    return Contraction(
+    result = Contraction(
         reduces[0], left, right,
         of(left_axes & right_axes), of(left_axes - right_axes), of(right_axes - left_axes),
-        epilogue,
+        epilogue, groups,
     )  # fmt: skip
+    return result if groups is None or _is_grouped(result, groups) else None
+
+
+def _is_grouped(contraction: Contraction, groups: RowGroups) -> bool:
+    """Whether the groups are those of the rows, and choose right factors."""
+    if contraction.batch or [axis.symbol for axis in contraction.rows] != [groups.row]:
+        return False
+
+    def reads_group(operand: Operand) -> bool:
+        indices = (index for each in operand.body if (index := index_of(each)) is not None)
+        return any(groups.value in free_names(index) for index in indices)
+
+    return reads_group(contraction.right) and not reads_group(contraction.left)
 
 
 def narrow_for(device: str, reduce: Reduce) -> frozenset[torch.dtype]:
@@ -148,20 +170,42 @@ def narrow_for(device: str, reduce: Reduce) -> frozenset[torch.dtype]:
     return whole | FLOAT8_OPERANDS if device == "cpu" else whole
 
 
-def _operand(name: str, body: Body, defined: dict[str, Statement], narrow: bool = True) -> Operand:
-    """A factor, if `narrow` without the conversion to the dtype in which products are summed."""
+def _groups(kernel: LoopKernel, defined: dict[str, Statement]) -> RowGroups | None:
+    """The groups of rows that an index of the kernel names."""
+    for statement in kernel.body:
+        if isinstance(statement, Load):
+            for name in sorted(free_names(statement.index) & defined.keys()):
+                groups = group_of_row(name, defined)
+                if groups is not None:
+                    return groups
+    return None
+
+
+def _operand(
+    name: str, body: Body, defined: dict[str, Statement], known: Container[str | None],
+    narrow: bool = True,
+) -> Operand:  # fmt: skip
+    """A factor, if `narrow` without the conversion to the dtype in which products are summed, and
+    without what computes the `known` values.
+    """
     statement = defined[name]
+    assert not isinstance(statement, (Store, CheckIndex))
     if narrow and isinstance(statement, Compute) and statement.op == "cast":
         source = defined[statement.args[0]]
-        if source.dtype in OPERAND_DTYPES:  # type: ignore[union-attr]
+        assert not isinstance(source, (Store, CheckIndex))
+        if source.dtype in OPERAND_DTYPES:
             name, statement = statement.args[0], source
     needed: set[str] = {name}
     for each in reversed(body):
-        if (own := defined_name(each)) in needed and own is not None:
+        if (own := defined_name(each)) in needed and own is not None and own not in known:
             needed.update(operands(each))
             if (index := index_of(each)) is not None:
                 needed.update(free_names(index))
-    return Operand(name, statement.dtype, tuple(s for s in body if defined_name(s) in needed))  # type: ignore[union-attr]
+    return Operand(
+        name,
+        statement.dtype,
+        tuple(s for s in body if (n := defined_name(s)) in needed and n not in known),
+    )  # type: ignore[union-attr]
 
 
 def _axes(operand: Operand, kernel: LoopKernel) -> set[str]:

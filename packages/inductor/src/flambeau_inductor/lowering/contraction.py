@@ -19,6 +19,7 @@ import torch
 from flambeau_inductor.indexing.expressions import int_if_known, linear, symbol
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.body_builder import BodyBuilder
+from flambeau_inductor.lowering.row_groups import search_group
 from flambeau_inductor.lowering.split_axes import split_axes
 from flambeau_inductor.nodes import Buffer, LoopNest, TensorRef
 from flambeau_prims.sizes import hint_of
@@ -41,6 +42,7 @@ class Product:
     """A call as a product: its factors, what is added (or None), the dim of each factor that is
     summed over, for a convolution its stride, and for float8 factors their scales: of a tensor, or
     of rows and of lanes. `rough`: sums of float8 products may be as a GPU's units keep them.
+    `bounds`: rows of the left factor up to each of these are multiplied by another right one.
     """
 
     name: str
@@ -51,6 +53,12 @@ class Product:
     stride: tuple[int, ...] | None = None
     scales: tuple[TensorRef, ...] = ()
     rough: bool = False
+    bounds: TensorRef | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a product of matrices, or of batches of them, and nothing else."""
+        return self.stride is None and self.bounds is None and not self.scales
 
     @property
     def factors(self) -> tuple[TensorRef, TensorRef]:
@@ -76,6 +84,11 @@ def product_of_call(call: ExternCall) -> Product | None:
             if scaled is None:
                 return None
             product, call = scaled, replace(call, kwargs={})
+        case ("aten._grouped_mm.default", (left, right, *_)):
+            grouped = grouped_product(call, left, right)
+            if grouped is None:
+                return None
+            product, call = grouped, replace(call, kwargs={})
         case _:
             return None
     return product if _is_supported(call, product) else None
@@ -83,11 +96,11 @@ def product_of_call(call: ExternCall) -> Product | None:
 
 SCALED_ARGUMENTS = {
     "aten._scaled_mm.default": (
-        "left", "right", "scale_a", "scale_b", "bias", "scale_result", "out_dtype",
+        "self", "mat2", "scale_a", "scale_b", "bias", "scale_result", "out_dtype",
         "use_fast_accum",
     ),
     "aten._scaled_mm_v2.default": (
-        "left", "right", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b",
+        "self", "mat2", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b",
         "bias", "out_dtype", "contraction_dim", "use_fast_accum",
     ),
 }  # fmt: skip
@@ -101,7 +114,7 @@ def scaled_product(call: ExternCall) -> Product | None:
     """
     names = SCALED_ARGUMENTS[call.op]
     given = dict(zip(names, call.args, strict=False)) | call.kwargs
-    left, right = given.get("left", given.get("self")), given.get("right", given.get("mat2"))
+    left, right = given["self"], given["mat2"]
     scales = []
     for side, factor, dim in (("a", left, 0), ("b", right, 1)):
         scale, recipe = given[f"scale_{side}"], given.get(f"recipe_{side}", 0)
@@ -127,6 +140,25 @@ def scaled_product(call: ExternCall) -> Product | None:
     return Product(
         name, left, right, given.get("bias"), (-1, -2), scales=tuple(scales), rough=rough
     )
+
+
+def grouped_product(call: ExternCall, left: TensorRef, right: TensorRef) -> Product | None:
+    """A product of groups: batches of matrices, or rows cut into groups, each with its matrix; None
+    where columns or the inner axis are cut.
+    """
+    names = ("self", "mat2", "offs", "bias", "out_dtype")
+    given = dict(zip(names, call.args, strict=False)) | call.kwargs
+    bounds, dtype = given.get("offs"), given.get("out_dtype")
+    if given.get("bias") is not None or dtype not in (None, left.spec.dtype):
+        return None
+    dims = len(left.spec.shape), len(right.spec.shape)
+    if dims == (3, 3) and bounds is None:
+        return Product("grouped_mm", left, right, None, (-1, -2))
+    if dims != (2, 3) or bounds is None or not isinstance(right.spec.shape[0], int):
+        return None
+    if bounds.spec.dtype is not torch.int32 or bounds.spec.stride != (1,):
+        return None
+    return Product("grouped_mm", left, right, None, (-1, -2), bounds=bounds)
 
 
 def _is_supported(call: ExternCall, product: Product) -> bool:
@@ -229,6 +261,8 @@ class _Contraction:
         if stride is None:
             batch, (row, lane) = self.index[:-2], self.index[-2:]
             places = (*batch, row, depth), (*batch, depth, lane)
+            if self.what.bounds is not None:
+                places = (row, depth), (self.group(self.what.bounds, row), depth, lane)
         else:
             place, channel, *rest = self.index
             moved = (i * step for i, step in zip(rest, stride, strict=True))
@@ -241,6 +275,14 @@ class _Contraction:
             loaded = self.packed.load(self.builder, places[1])
             factors[1] = self.builder.cast(loaded, self.total)
         return self.builder.pointwise("mul", *factors)
+
+    def group(self, bounds: TensorRef, row: sympy.Expr) -> sympy.Expr:
+        """The group of a row."""
+        count = bounds.spec.shape[0]
+        assert isinstance(count, int)
+        start = self.lowered.buffers[bounds.buffer].spec.offset
+        offset = self.sizes.convert(bounds.spec.offset - start)
+        return symbol(search_group(self.builder, bounds.buffer, count, row, offset))
 
     def finish(self, value: str, length: sympy.Expr) -> LoopNest:
         """What is done with a sum over the inner axis: scale, add, store."""

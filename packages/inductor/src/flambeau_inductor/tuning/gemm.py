@@ -73,7 +73,9 @@ def gemm_parts(
         if not isinstance(call, ExternCall) or (call.device == "cpu") != on_cpu:
             continue
         product = product_of_call(call)
-        if product is None or (on_cpu and (product.stride is not None or product.scales)):
+        if product is None or (
+            on_cpu and (product.stride is not None or product.scales or product.bounds)
+        ):
             continue
         if not on_cpu and "TRITON" not in gemm_backends(options):
             continue
@@ -165,7 +167,7 @@ class TritonWays(ProductWays):
         """
         kernel = kernel_of(self.nest, set(), self.schedule, self.options)
         plain = contraction_of(kernel)
-        if plain is None or kernel.sizes:
+        if plain is None or kernel.sizes or plain.groups is not None:
             return []
         whole = extents(plain, kernel.inner, int)
         ranked: list[tuple[float, Way]] = []

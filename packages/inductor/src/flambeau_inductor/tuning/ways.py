@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from flambeau_inductor.emit_program import emit_program
 from flambeau_inductor.indexing.expressions import sympify
 from flambeau_inductor.ir import CheckIndex, Load, defined_name, operands
-from flambeau_inductor.nodes import Buffer, Lowered, TensorRef
+from flambeau_inductor.lowering.contraction import product_of_call
+from flambeau_inductor.nodes import Buffer, ExternCall, Lowered, TensorRef
 from flambeau_inductor.schedule import Schedule
 from flambeau_inductor.scheduler.memory import plan_memory
 from flambeau_prims.graph import Graph
+from flambeau_prims.sizes import hint_of
 from flambeau_runtime.program import Symbol
 from flambeau_runtime.tuning.contest import Candidate, Contest, LikelyIndices
 
@@ -93,6 +95,13 @@ class Part:
         hint = self.lowered.sizes.hint
         found: dict[str, LikelyIndices] = {}
         for group in self.ways[0].groups:
+            call = group.nodes[0]
+            product = product_of_call(call) if isinstance(call, ExternCall) else None
+            if product is not None and product.bounds is not None:
+                name, rows = product.bounds.buffer, product.left.spec.shape[0]
+                if name in self.inputs:
+                    below = hint_of(rows)
+                    found[name] = LikelyIndices(self.inputs.index(name), below, rising=True)
             for nest in group.nests:
                 for name, below in checked_buffers(nest, hint).items():
                     if name in self.inputs:

@@ -22,6 +22,11 @@ import torch
 
 from flambeau_inductor.codegen.contraction import FLOAT8_OPERANDS, contraction_of
 from flambeau_inductor.codegen.float8 import FLOAT8
+from flambeau_inductor.codegen.triton.grouped_rows import (
+    place_in_group,
+    tile_count,
+    tile_text,
+)
 from flambeau_inductor.codegen.triton.kernel import HEADER, KernelWriter, divides, product_of
 from flambeau_inductor.codegen.triton.matmul_tiling import (
     DESCRIPTOR_BYTES,
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.codegen.contraction import Operand
     from flambeau_inductor.codegen.triton.matmul_tiling import Description, MatmulTiling
     from flambeau_inductor.ir import Integer, Load, LoopKernel
+    from flambeau_inductor.lowering.row_groups import RowGroups
 
 PRECISE_STEP = 128
 """So many float8 products are summed before the sum is added to one in float32, as cuBLAS does."""
@@ -77,11 +83,12 @@ def matmul_grid(
     for axes, block in ((contraction.batch, 1), (contraction.rows, tiling.xblock),
                         (contraction.lanes, tiling.rblock)):  # fmt: skip
         points = product_of(axes)
+        grouped = contraction.groups is not None and axes is contraction.rows
         if isinstance(points, int):
-            total *= -(-points // block)
+            total *= tile_count(points, block, contraction.groups if grouped else None)
         else:
             text = integer_text(points, lambda name: f"({dims[name]})")
-            texts.append(f"(({text} + {block - 1}) // {block})")
+            texts.append(tile_text(text, block, contraction.groups if grouped else None))
     return ("*".join([str(total), *texts]) if texts else total,)
 
 
@@ -115,9 +122,9 @@ class _MatmulWriter(KernelWriter):
             (contraction.lanes, self.lane_points, tiling.rblock, "rmask"),
             (kernel.inner, self.depth_points, tiling.kblock, "kmask"),
         ):
-            if not divides(block, points):
+            if not divides(block, points) or (mask == "xmask" and contraction.groups is not None):
                 self.mask_of |= {axis.symbol.name: mask for axis in axes}
-        self.axes_of = axes_of_values(kernel)
+        self.axes_of = axes_of_values(kernel, contraction.groups)
         dtype = contraction.left.dtype
         self.float8 = FLOAT8[dtype].triton if dtype in FLOAT8_OPERANDS else ""
         """The type that factors are multiplied in, where memory is typed as bytes."""
@@ -148,7 +155,8 @@ class _MatmulWriter(KernelWriter):
         """A store of a whole tile, also where the index has no axis: of one row, or one lane."""
         sides = ((self.row_points, self.matmul.xblock, "xmask"),
                  (self.lane_points, self.matmul.rblock, "rmask"))  # fmt: skip
-        masks = [name for points, block, name in sides if not divides(block, points)]
+        cut = {"xmask"} if self.contraction.groups is not None else set()
+        masks = [name for points, block, name in sides if not divides(block, points) or name in cut]
         shape = "[XBLOCK, RBLOCK]"
         if buffer not in self.stores:
             self.store_tile(buffer, index, value, shape, masks, mode, mask)
@@ -201,26 +209,37 @@ class _MatmulWriter(KernelWriter):
     def tiles(self) -> str:
         """The number of tiles."""
         tiling = self.matmul
-        rows, lanes = (
-            self.count(self.row_points, tiling.xblock),
-            self.count(self.lane_points, tiling.rblock),
-        )
+        rows = self.count(self.row_points, tiling.xblock, self.contraction.groups)
+        lanes = self.count(self.lane_points, tiling.rblock)
         batch = integer_text(product_of(self.contraction.batch))
         return f"({rows}) * ({lanes})" + (f" * ({batch})" if self.contraction.batch else "")
 
-    def count(self, points: Integer, block: int) -> str:
-        """How many blocks cover some points."""
+    def count(self, points: Integer, block: int, groups: RowGroups | None = None) -> str:
+        """How many blocks cover some points, or the points of any groups."""
         if isinstance(points, int):
-            return str(-(-points // block))
-        return f"({integer_text(points)} + {block - 1}) // {block}"
+            return str(tile_count(points, block, groups))
+        return tile_text(integer_text(points), block, groups)
 
     def tile(self, described: dict[str, Description] | None) -> None:
         """Everything for tile number `tile`."""
-        contraction, tiling = self.contraction, self.matmul
+        contraction = self.contraction
         self.position()
+        if contraction.groups is None:
+            self.sums(described, Replay(TritonOps(self)))
+            return
+        self.line(f"if group < {contraction.groups.count}:")
+        with self.indented():
+            replay = Replay(TritonOps(self))
+            value = contraction.groups.value
+            self.define(value, "tl.full([1, 1], 0, tl.int64) + group")
+            replay.values[value], replay.dtypes[value] = value, torch.int64
+            self.sums(described, replay)
+
+    def sums(self, described: dict[str, Description] | None, replay: Replay) -> None:
+        """The loop over the inner axis, what comes before it, and what is done with its sums."""
+        contraction, tiling = self.contraction, self.matmul
         dtype = contraction.reduce.dtype
         accumulator = contraction.reduce.name
-        replay = Replay(TritonOps(self))
         replay.run(self.before)
         self.line(f"{accumulator} = tl.zeros([XBLOCK, RBLOCK], {TRITON_TYPES[dtype]})")
         # The compiler makes the loop asynchronous as it stands; its bound is a constant if known.
@@ -246,7 +265,7 @@ class _MatmulWriter(KernelWriter):
         """Which rows, lanes and batch a tile has."""
         contraction, height = self.contraction, self.matmul.height
         across = self.count(self.lane_points, self.matmul.rblock)
-        down = self.count(self.row_points, self.matmul.xblock)
+        down = self.count(self.row_points, self.matmul.xblock, contraction.groups)
         place = "tile"
         if contraction.batch:
             self.line(f"place = tile % (({down}) * ({across}))")
@@ -257,9 +276,15 @@ class _MatmulWriter(KernelWriter):
         self.line(f"row = band + {place} % ({height} * ({across})) % tall")
         self.line(f"lane = {place} % ({height} * ({across})) // tall")
         wide = ".to(tl.int64)" if self.wide else ""
-        self.line(f"xindex = (row{wide} * XBLOCK + tl.arange(0, XBLOCK))[:, None]")
+        if contraction.groups is None:
+            self.line(f"xindex = (row{wide} * XBLOCK + tl.arange(0, XBLOCK))[:, None]")
+        else:
+            for line in place_in_group(contraction.groups, integer_text(self.row_points)):
+                self.line(line)
+            self.line(f"xindex = (first{wide} + tl.arange(0, XBLOCK))[:, None]")
+            self.line("xmask = xindex < behind")
         self.line(f"rindex = (lane{wide} * RBLOCK + tl.arange(0, RBLOCK))[None, :]")
-        if not divides(self.matmul.xblock, self.row_points):
+        if contraction.groups is None and not divides(self.matmul.xblock, self.row_points):
             self.line(f"xmask = xindex < {integer_text(self.row_points)}")
         if not divides(self.matmul.rblock, self.lane_points):
             self.line(f"rmask = rindex < {integer_text(self.lane_points)}")

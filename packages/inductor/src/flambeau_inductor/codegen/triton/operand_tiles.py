@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import CheckIndex, Statement, defined_name, index_of, operands
+from flambeau_inductor.lowering.body_builder import drop_dead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_inductor.codegen.contraction import Contraction
     from flambeau_inductor.ir import Body, LoopKernel
+    from flambeau_inductor.lowering.row_groups import RowGroups
 
 
 def row_statements(kernel: LoopKernel, contraction: Contraction) -> tuple[Body, Body]:
     """The statements outside of the loop: those before it, which factors and checks of indices need
-    (a check comes before what it guards), and those behind it.
+    (a check comes before what it guards), and those behind it. The group of a row is known.
     """
+    known = set() if contraction.groups is None else {contraction.groups.value}
+    outside = [each for each in contraction.epilogue if defined_name(each) not in known]
     reads = {
         name
         for operand in (contraction.left, contraction.right)
@@ -29,23 +33,23 @@ def row_statements(kernel: LoopKernel, contraction: Contraction) -> tuple[Body, 
         for name in _read(statement)
     }
     by_sum = {contraction.reduce.name}
-    for statement in contraction.epilogue:
+    for statement in outside:
         name = defined_name(statement)
         if name is not None and not by_sum.isdisjoint(_read(statement)):
             by_sum.add(name)
     before: list[Statement] = []
-    for statement in reversed(contraction.epilogue):
+    for statement in reversed(outside):
         is_check = isinstance(statement, CheckIndex)
         if not is_check and defined_name(statement) not in reads:
             continue
         if by_sum.isdisjoint(_read(statement)) and defined_name(statement) not in by_sum:
             before.insert(0, statement)
             reads |= _read(statement)
-    return tuple(before), tuple(s for s in contraction.epilogue if s not in before)
+    return tuple(before), drop_dead([s for s in outside if s not in before])
 
 
-def axes_of_values(kernel: LoopKernel) -> dict[str, set[str]]:
-    """The axes that each value of a kernel varies along."""
+def axes_of_values(kernel: LoopKernel, groups: RowGroups | None) -> dict[str, set[str]]:
+    """The axes that each value of a kernel varies along in a tile, whose rows are of one group."""
     axes = {axis.symbol.name for axis in (*kernel.outer, *kernel.inner)}
     result: dict[str, set[str]] = {}
     for statement in kernel.body:
@@ -53,6 +57,8 @@ def axes_of_values(kernel: LoopKernel) -> dict[str, set[str]]:
         if name is not None:
             read = _read(statement)
             result[name] = (read & axes).union(*(result.get(each, ()) for each in read))
+        if groups is not None and name == groups.value:
+            result[name] = set()
     return result
 
 
