@@ -54,6 +54,19 @@ def test_gradients_of_gathers() -> None:
     check(aten.index_select_backward.default, *args, exact=True)
 
 
+def test_gradients_of_large_tables() -> None:
+    """A small part of a table is added with one thread; what is much of it stays with ATen."""
+    make = Make(5, torch.float32)
+    backward = aten.embedding_dense_backward.default
+    rows, width = 600, 64
+    for padding in (-1, 3):
+        index = make.index(4 * rows, rows)
+        check(backward, make(rows, width), index, 4 * rows, padding, False, exact=True)
+    args = (make(rows, width), make.index(rows, rows), rows, -1, False)
+    graph, _ = decomposed(backward, args, {}, flat(backward(*args)))
+    assert not is_decomposed(graph)
+
+
 def test_what_stays_with_aten() -> None:
     make = Make(3, torch.float16)
     calls: tuple[tuple[Any, ...], ...] = (

@@ -5,7 +5,7 @@
 
 On a GPU sums are atomic additions, in any order and in float32 or wider; with deterministic
 algorithms they stay ATen's. On a CPU they are added one after another, as eager adds them; what
-eager shares out to threads stays ATen's if it is long.
+eager shares out to threads stays ATen's if it is long, and no small part of a table.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ ADDED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, 
 
 SHORT = 1 << 15
 """On a CPU, so many elements are no work for threads."""
+
+SPARSE = 4
+"""On a CPU, a table with so many elements for each that is added: clearing it takes longer than to
+add with one thread.
+"""
 
 
 def _scattered(
@@ -209,7 +214,8 @@ def embedding_dense_backward(
             b.ne(places, padding_idx), tuple(range(indices.spec.ndim)), grad.spec.shape
         )
         grad = b.where(counted, grad, 0.0)
-    return _scattered(b, zeros, [places], grad, True)
+    sparse = sizes.known_le(grad.spec.numel * SPARSE, zeros.spec.numel)
+    return _scattered(b, zeros, [places], grad, True, serial=sparse)
 
 
 @decomposition(aten.max_unpool2d.default, aten.max_unpool3d.default)
