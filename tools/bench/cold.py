@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tools.bench.cases import CASES
+from tools.bench.gpu_cases import GPU_CASES
 
 
 def first_call(
@@ -22,7 +23,8 @@ def first_call(
 ) -> dict[str, float]:
     """Seconds of the first call, and of the second."""
     torch.manual_seed(0)
-    case = CASES[case_name](device)
+    cases = CASES | GPU_CASES if device == "cuda" else CASES
+    case = cases[case_name](device)
     options: dict[str, Any] = {"mode": mode} | ({"dynamic": True} if dynamic else {})
     with torch.set_grad_enabled(case.training):
         started = time.perf_counter()
