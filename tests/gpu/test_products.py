@@ -4,6 +4,7 @@ eager's kernels, frozen weights. Compiled results are as near to float64 as eage
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -146,3 +147,29 @@ def test_quantised_weights(rows: int, digits: int) -> None:
     ours, theirs = flambeau.compile(program, fullgraph=True)(x, q, s), program(x, q, s)
     assert ours.dtype is theirs.dtype and ours.stride() == theirs.stride()
     assert (ours.double() - theirs.double()).norm() <= 1e-2 * theirs.double().norm()
+
+
+@pytest.mark.parametrize("sizes", [(512, 768, 1024), (33, 65, 129)])
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_gradients_of_float32_weights_under_autocast(
+    sizes: tuple[int, int, int], mode: str | None
+) -> None:
+    rows, width, out = sizes
+    model = nn.Sequential(nn.Linear(width, out), nn.GELU(), nn.Linear(out, width)).cuda()
+    compiled = flambeau.compile(model, mode=mode)
+    for _ in range(7):
+        x = torch.randn(rows, width, device="cuda")
+        found = []
+        for function, given, half in (
+            (copy.deepcopy(model).double(), x.double(), False),
+            (model, x, True),
+            (compiled, x, True),
+        ):
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                loss = function(given).float().square().mean()
+            parameters = list(function.parameters())
+            found.append(torch.autograd.grad(loss, parameters))
+        for exact, eager, ours in zip(*found, strict=True):
+            assert (ours.dtype, ours.stride()) == (eager.dtype, eager.stride())
+            error, eager_error = ((g.double() - exact).norm() for g in (ours, eager))
+            assert error <= 1.2 * eager_error + 1e-6 * exact.norm()

@@ -99,6 +99,21 @@ def test_what_would_raise_the_peak_is_computed_where_it_is_needed() -> None:
     assert planned_peak(program) <= planned_peak(alone) + (1 << 20)
 
 
+def test_what_only_the_caller_reads_is_computed_in_one_launch_at_the_end() -> None:
+    graph, b = on_gpu((64, 64), (64, 64), (64, 32), (32, 16))
+    x, w, v, u = graph.inputs
+    y = product(graph, x, w)
+    first = b.exp(b.sum(y, (1,)))
+    z = product(graph, y, v)
+    second = b.sum(b.exp(z), (0,))
+    graph.outputs = [first, second, product(graph, z, u)]
+    program = compile_graph(graph, OPTIONS)
+    assert launches(program) == ["cuda_combined_0"]
+    assert [type(step) for step in program.steps if isinstance(step, (Extern, Launch))] == [
+        Extern, Extern, Launch, Extern,
+    ]  # fmt: skip
+
+
 def test_kernels_that_need_each_other_are_launched_in_turn() -> None:
     graph, b = on_gpu((512, 300))
     (w,) = graph.inputs

@@ -17,6 +17,7 @@ from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
+from flambeau_inductor.graph_passes.widen_gradients import widen_gradients
 from flambeau_inductor.lowering.lower_graph import lower_graph
 from flambeau_inductor.schedule import Schedule
 from flambeau_inductor.scheduler.combine import gather
@@ -39,6 +40,7 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("multiply_by_onednn", multiply_by_onednn),
     ("unfuse_bias", unfuse_bias),
     ("split_bias_gradient", split_bias_gradient),
+    ("widen_gradients", widen_gradients),
     ("collapse_one_hot_sums", collapse_one_hot_sums),
     ("reduce_in_one_pass", reduce_in_one_pass),
     # Last: it says what lowering makes of attention, and looks at what reads scores.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 OUT_VARIANTS = {
     "aten.mm.default": "aten.mm.out",
+    "aten.mm.dtype": "aten.mm.dtype_out",
     "aten.bmm.default": "aten.bmm.out",
     "aten.addmm.default": "aten.addmm.out",
     "aten.baddbmm.default": "aten.baddbmm.out",
