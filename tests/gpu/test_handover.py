@@ -286,6 +286,19 @@ def test_the_peak_is_no_higher_than_eagers(name: str) -> None:
     assert ours <= theirs + (2 << 20), f"{ours:,} bytes, eager {theirs:,}"
 
 
+def test_what_plain_calls_used_is_given_back() -> None:
+    """A large recording allocates its memory beside what torch keeps of the calls before."""
+    model = Layers().cuda()
+    x = randn(1 << 17, WIDTH)
+    compiled = compiled_for(model, ALWAYS)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(WARM):
+        zero_first(compiled, model, x)
+    assert_every_program_replayed(compiled)
+    assert torch.cuda.memory_reserved() <= 1.5 * torch.cuda.max_memory_allocated()
+
+
 def test_what_is_recorded_again_holds_no_memory() -> None:
     """Gradients that are held when the forward runs again: its memory is given up, once."""
     twins = Twins(Layers())

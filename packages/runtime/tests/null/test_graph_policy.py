@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from flambeau_runtime.graph_launch import device as device_module
 from flambeau_runtime.graph_launch import policy as policy_module
-from flambeau_runtime.graph_launch.device import Gpu
+from flambeau_runtime.graph_launch.device import LARGE, Gpu
 from flambeau_runtime.graph_launch.handover import Handover
 from flambeau_runtime.graph_launch.policy import (
     COPIED_BYTES,
@@ -59,6 +60,10 @@ class FakeGpu:
     timed_calls: int = 0
     settings: tuple[Any, ...] | None = ()
     available: int = 0
+    needed: list[int] = field(default_factory=list)
+
+    def free_unused(self, needed: int) -> None:
+        self.needed.append(needed)
 
     def available_bytes(self) -> int:
         return self.available
@@ -305,6 +310,33 @@ def test_a_recording_leaves_memory_to_the_caller() -> None:
     assert large(X) == REPLAYED
     asked_for = warmed(FakeRecorder(held=100), always=True)
     assert asked_for(X) == REPLAYED
+
+
+def test_unused_memory_is_given_back_before_a_recording() -> None:
+    rig = warmed(FakeRecorder(held=100), always=True)
+    assert rig.gpu.needed == []
+    assert rig(X) == REPLAYED and rig.gpu.needed == [100]
+    rig.calls(3, X)
+    assert rig.gpu.needed == [100]
+
+
+@pytest.mark.parametrize(("kept", "needed", "given_back"), [
+    (3 * LARGE, 2 * LARGE, True), (LARGE, 2 * LARGE, False), (LARGE, LARGE // 2, False),
+])  # fmt: skip
+def test_how_much_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, kept: int, needed: int, given_back: bool
+) -> None:
+    calls = []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: kept + 5)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 5)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
+    monkeypatch.setattr(device_module, "others_may_launch", lambda: False)
+    gpu = Gpu(SimpleNamespace(), 0)  # type: ignore[arg-type]
+    gpu.free_unused(needed)
+    assert bool(calls) == given_back
+    monkeypatch.setattr(device_module, "others_may_launch", lambda: True)
+    gpu.free_unused(needed)
+    assert len(calls) == given_back
 
 
 def test_the_time_is_waited_for() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_runtime.graph_launch.driver_objects import DriverObjects
+from flambeau_runtime.graph_launch.workspaces import others_may_launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,9 @@ LIBRARY_SETTINGS: tuple[Callable[[], Any], ...] = _PRECISIONS + tuple(
     getattr(torch._C, name) for name in _SETTINGS if hasattr(torch._C, name)
 )
 """What libraries choose kernels by: a recording serves the calls under equal settings."""
+
+LARGE = 1 << 28
+"""Bytes of a recording for which unused memory is given back: allocating it again takes a while."""
 
 
 @dataclass
@@ -91,6 +95,14 @@ class Gpu:
         free, _ = torch.cuda.mem_get_info(self.index)
         kept = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
         return free + kept
+
+    def free_unused(self, needed: int) -> None:
+        """Give back what torch keeps and nothing uses if a recording will hold as much beside it,
+        which it cannot allocate there: memory of plain calls.
+        """
+        kept = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
+        if kept >= needed >= LARGE and not others_may_launch():
+            torch.cuda.empty_cache()
 
     def is_capturing(self, stream: int) -> bool:
         """Whether the caller captures the stream into a CUDA graph."""

@@ -380,6 +380,8 @@ class LaunchPolicy:
             if staged is None:
                 return self._run(args)
             self._make_room(situation)
+            symbols = self.core.read_symbols(self.executor, *args)
+            self.gpu.free_unused(self.recorder.held_bytes(symbols))
             in_place = frozenset(situation.in_place)
             handover = self._handover(situation, args)
             recorded = self.recorder.record(args, stream, settings, staged, in_place, handover)

@@ -40,12 +40,12 @@ def may_give_back(device: int, home: int) -> bool:
     """Whether the workspaces that torch keeps can be in use by nothing but launches that are in
     order on the default stream: by no CUDA graph and by no other thread.
     """
-    return home == 0 and not _others_may_launch() and _all_on_default_stream(device)
+    return home == 0 and not others_may_launch() and _all_on_default_stream(device)
 
 
-def _others_may_launch() -> bool:
-    """Whether another thread may be between a look-up of its workspace and a launch: the main
-    thread waits for the threads of a backward.
+def others_may_launch() -> bool:
+    """Whether another thread may capture, or be between a look-up of its workspace and a launch:
+    the main thread waits for the threads of a backward.
     """
     idle = {threading.current_thread()}
     if torch._C._current_graph_task_id() != -1:
