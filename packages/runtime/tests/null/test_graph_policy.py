@@ -23,6 +23,7 @@ from flambeau_runtime.graph_launch.policy import (
     FREE_RECORDINGS,
     GAIN,
     GAP,
+    GIVEN_BACK,
     HELD,
     HITS_PER_RECORDING,
     KEPT_SITUATIONS,
@@ -61,6 +62,10 @@ class FakeGpu:
     settings: tuple[Any, ...] | None = ()
     available: int = 0
     needed: list[int] = field(default_factory=list)
+    given_back: int = 0
+
+    def give_back_workspaces(self) -> None:
+        self.given_back += 1
 
     def free_unused(self, needed: int) -> None:
         self.needed.append(needed)
@@ -112,6 +117,7 @@ class FakeRecorder:
     error: Exception | None = None
     busy: bool = False
     held: int = 0
+    calls_blas: bool = False
     asked: list[tuple[frozenset[int], frozenset[int]]] = field(default_factory=list)
     offered: list[Handover | None] = field(default_factory=list)
     leaves: Handover | None = None
@@ -318,6 +324,16 @@ def test_unused_memory_is_given_back_before_a_recording() -> None:
     assert rig(X) == REPLAYED and rig.gpu.needed == [100]
     rig.calls(3, X)
     assert rig.gpu.needed == [100]
+
+
+def test_workspaces_are_given_back_after_the_first_calls() -> None:
+    rig = Rig(FakeRecorder(calls_blas=True))
+    rig.gpu.device = None
+    rig.calls(TIMED_CALL + 20, X)
+    assert rig.gpu.given_back == GIVEN_BACK
+    other = Rig(FakeRecorder())
+    other.calls(3, X)
+    assert other.gpu.given_back == 0
 
 
 @pytest.mark.parametrize(("kept", "needed", "given_back"), [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_runtime.graph_launch.driver_objects import DriverObjects
-from flambeau_runtime.graph_launch.workspaces import others_may_launch
+from flambeau_runtime.graph_launch.workspaces import may_give_back, others_may_launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +103,11 @@ class Gpu:
         kept = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
         if kept >= needed >= LARGE and not others_may_launch():
             torch.cuda.empty_cache()
+
+    def give_back_workspaces(self) -> None:
+        """Free the workspaces of cuBLAS that plain launches use, where that is safe."""
+        if may_give_back(self.index, self.current_stream()):
+            torch._C._cuda_clearCublasWorkspaces()
 
     def is_capturing(self, stream: int) -> bool:
         """Whether the caller captures the stream into a CUDA graph."""

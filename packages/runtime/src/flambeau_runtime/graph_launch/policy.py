@@ -76,6 +76,11 @@ FREE_RECORDINGS = 8
 HITS_PER_RECORDING = 20
 """Recordings that are made at once, and the replays that pay for each further one."""
 
+GIVEN_BACK = 6
+"""Plain calls after which workspaces of libraries are given back: later ones are rare, or those of
+a Program that is never recorded and would allocate them each time.
+"""
+
 KEPT_SITUATIONS = 64
 """Situations that are remembered, and MAX_RECORDINGS that serve at the same time."""
 MAX_RECORDINGS = 8
@@ -142,6 +147,7 @@ class LaunchPolicy:
         self.recorder = recorder
         self.situations: OrderedDict[Key, Situation] = OrderedDict()
         self.made = 0
+        self.given_back = 0
         self.launcher: Any = None
         self.refusal: str | None = None
         self.postponed = "it was not called"
@@ -228,7 +234,14 @@ class LaunchPolicy:
     def _plain(self, situation: Situation, args: Sequence[Any]) -> tuple[Any, ...]:
         outputs = self._run(args)
         situation.launched.here = True
+        self._give_back_workspaces()
         return outputs
+
+    def _give_back_workspaces(self) -> None:
+        """After a first call: the forward's would lie there while the backward has its own."""
+        if self.recorder.calls_blas and self.given_back < GIVEN_BACK:
+            self.given_back += 1
+            self.gpu.give_back_workspaces()
 
     # What is known of the calls
 
@@ -273,6 +286,7 @@ class LaunchPolicy:
             for number, out in enumerate(outputs[: self.recorder.public])
             if isinstance(out, torch.Tensor) and out.untyped_storage().nbytes() > COPIED_BYTES
         ]
+        self._give_back_workspaces()
         return outputs
 
     def _wanted(self, situation: Situation, symbols: bytes, args: Sequence[Any]) -> bool:
