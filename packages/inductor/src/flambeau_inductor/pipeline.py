@@ -15,6 +15,7 @@ from flambeau_inductor.graph_passes.fuse_attention import (
 from flambeau_inductor.graph_passes.multiply_by_onednn import multiply_by_onednn
 from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
+from flambeau_inductor.graph_passes.patch_products import patch_products
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.graph_passes.widen_gradients import widen_gradients
@@ -40,6 +41,8 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("multiply_by_onednn", multiply_by_onednn),
     ("unfuse_bias", unfuse_bias),
     ("split_bias_gradient", split_bias_gradient),
+    # Biases stand apart by now.
+    ("patch_products", patch_products),
     ("widen_gradients", widen_gradients),
     ("collapse_one_hot_sums", collapse_one_hot_sums),
     ("reduce_in_one_pass", reduce_in_one_pass),
