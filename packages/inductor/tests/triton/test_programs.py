@@ -48,6 +48,15 @@ def programs() -> Any:
         expected = [result, result.sum((0, 2, 3)), (result * x).sum((0, 2, 3))]
         yield f"masked {shape}", compile_graph(graph, options), [x, y, g], expected
 
+    from test_patch_products import call, image, settings
+
+    for last in (False, True):
+        x, w = image(2, 3, 8, 12, last=last), image(5, 3, 4, 2)
+        rest = (None, *settings((4, 2)))
+        graph = call(torch.ops.aten.convolution.default, [x, w], rest, "cuda:0")
+        expected = [torch.nn.functional.conv2d(x, w, stride=(4, 2))]
+        yield f"patches {last}", compile_graph(graph, options), [x, w], expected
+
     shapes = ((7, 5, 3, 3), (40, 33), (16, 3, 3, 3), (100,), (40, 33), (30, 7))
     tensors = [torch.randn(shape) for shape in shapes]
     specs = [Spec.of(shape, device=torch.device("cuda:0")) for shape in shapes]
@@ -79,7 +88,7 @@ def report() -> dict[str, str]:
     for name, program, tensors, expected in programs():
         values = dict(zip(program.inputs, tensors, strict=True))
         try:
-            values = run_steps(program, values) or {}
+            values = run_steps(program, values, products=True) or {}
             for output, reference in zip(program.outputs, expected, strict=True):
                 torch.testing.assert_close(values[output], reference, atol=2e-3, rtol=1e-4)
             result[name] = ""
