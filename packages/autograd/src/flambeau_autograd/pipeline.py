@@ -12,6 +12,7 @@ from flambeau_autograd.compare_operands import compare_operands
 from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.double_backward import dependences
+from flambeau_autograd.fold_casts import fold_casts
 from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.follow_memory_order import follow_memory_order
 from flambeau_autograd.freezing import compile_frozen, is_frozen
@@ -64,6 +65,8 @@ PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
 
 PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     ("decompose", decompose),
+    # A cast back is an identity then.
+    ("fold_casts", fold_casts),
     # Decomposition casts and expands in full, also to what the operand is already.
     ("fold_identities", fold_identities),
     # Before equal calls are merged: more are equal once copies between them are gone.
