@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 import flambeau
-from flambeau import stored_graphs
+from flambeau import backends, stored_graphs
 from flambeau.report import report_of
 
 
@@ -237,6 +237,35 @@ def test_a_patched_function_of_torch_is_not_taken_for_torchs_own(
     assert stored(normalised, x) == "read"
 
 
+def test_training_compiles_no_program_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_graphs = []
+    compile_graph = backends.compile_graph
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        compiled_graphs.append(args[0])
+        return compile_graph(*args, **kwargs)
+
+    monkeypatch.setattr(backends, "compile_graph", noting)
+
+    def train(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = functional.gelu(x @ weight)
+        return y.sum(), (y * weight.sum()).tanh()
+
+    counts = []
+    for both in (True, True, False, False, True):
+        x, weight = torch.randn(4, 6), torch.randn(6, 6)
+        gradients = []
+        for function in (train, flambeau.compile(train)):
+            leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+            loss, other = function(*leaves)
+            (loss + other.mean() if both else loss).backward()
+            gradients.append([leaf.grad for leaf in leaves])
+        torch.testing.assert_close(gradients[1], gradients[0])
+        counts.append(len(compiled_graphs))
+    # Forward and backward, then the backward of the loss alone.
+    assert counts == [2, 2, 3, 3, 3]
+
+
 @torch.library.custom_op("stored_graphs::twice", mutates_args=())
 def twice(x: torch.Tensor) -> torch.Tensor:
     return x * 2
@@ -291,25 +320,38 @@ def test_errors_are_those_of_eager() -> None:
         assert [graph.stored for graph in report_of(compiled).graphs] == [expected]
 
 
-def test_another_process_imports_no_compiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trains", [False, True])
+def test_another_process_imports_no_compiler(trains: bool) -> None:
     program = """
 import sys, torch, flambeau
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)).eval()
 x = torch.randn(3, 8)
 compiled = flambeau.compile(model, fullgraph=True)
-with torch.no_grad():
-    assert torch.allclose(compiled(x), model(x), atol=1e-5)
+with torch.set_grad_enabled(trains):
+    y = compiled(x)
+    assert torch.allclose(y, model(x), atol=1e-5)
+if trains:
+    y.sum().backward()
 from flambeau.report import report_of
-heavy = {"sympy", "triton", "flambeau_autograd.pipeline", "flambeau_inductor.compile"}
+heavy = {"sympy", "triton", "flambeau_inductor.compile"} | (
+    set() if trains else {"flambeau_autograd.pipeline"}
+)
 print([graph.stored for graph in report_of(compiled).graphs], sorted(heavy & set(sys.modules)))
 """
     printed = []
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ)
+            [sys.executable, "-c", f"trains = {trains}\n{program}"],
+            capture_output=True,
+            text=True,
+            env=dict(os.environ),
         )
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout.strip().splitlines()[-1])
-    assert printed[0].startswith("['written']")
-    assert printed[1] == "['read'] []"
+    if trains:
+        assert "flambeau_inductor.compile" in printed[0]
+        assert printed[1].endswith("[training]'] []")
+    else:
+        assert printed[0].startswith("['written']")
+        assert printed[1] == "['read'] []"

@@ -40,8 +40,8 @@ from flambeau.report import Fallback, GraphReport, Stopwatch
 from flambeau_autograd import aot
 from flambeau_autograd.reasons import RecordedWrite
 from flambeau_capture.graphs.check import check_captured_graph
-from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
+from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.unsupported import InvalidOption, Unsupported
 from flambeau_runtime import (
     EnvironmentProblem,
@@ -59,7 +59,9 @@ from flambeau_runtime.tuning.tuner import Bench, MeasuringTuner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from flambeau_inductor import InductorOptions
     from flambeau_prims.graph import Graph
+    from flambeau_runtime import Program
     from flambeau_runtime.tuning.contest import Tuner
 
 GraphCompiler: TypeAlias = "Callable[[Graph, str], Compiled]"
@@ -124,13 +126,16 @@ def inductor(context: Context) -> Backend:
                 Stopwatch(graph_report.seconds, "inductor"),
                 recording_cache_use(graph_report.cache),
             ):
-                program = compile_graph(
-                    graph,
-                    context.options.inductor,
-                    spends_inputs=kind == "backward",
-                    tuner=tuner,
-                    facts=cuda_facts,
-                )
+                program = stored_graphs.read_program(graph_report, graph, kind, context)
+                if program is None:
+                    program = compile_graph(
+                        graph,
+                        context.options.inductor,
+                        spends_inputs=kind == "backward",
+                        tuner=tuner,
+                        facts=cuda_facts,
+                    )
+                    stored_graphs.write_program(graph_report, graph, kind, program, context)
             _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
             _dump(context, f"{graph.name}.{kind}.program.json", lambda: program_json.dumps(program))
             graph_report.programs.append(program)
@@ -151,6 +156,13 @@ def inductor(context: Context) -> Backend:
         return compiler
 
     return _through_autograd(context, compiler_for)
+
+
+def compile_graph(graph: Graph, options: InductorOptions, **arguments: Any) -> Program:
+    """`flambeau_inductor.compile_graph`, imported when the first graph is not stored."""
+    stage = import_apart("flambeau_inductor.compile")
+    program: Program = stage.compile_graph(graph, options, **arguments)
+    return program
 
 
 def tuner_of(context: Context) -> Tuner | None:
@@ -245,6 +257,7 @@ def _through_autograd(
         except stored_graphs.NotStored as error:
             graph_report.stored = "" if error.reason == "not-asked" else str(error)
             return compile_any(gm, example_inputs, graph_report)
+        graph_report.key = key
         compiled = compile_any(gm, example_inputs, graph_report)
         graph_report.stored = stored_graphs.write(gm, key, graph_report, context)
         return compiled
@@ -259,6 +272,8 @@ def _through_autograd(
     def split(
         gm: torch.fx.GraphModule, graph_report: GraphReport, ends: Iterable[torch.fx.Node] = ()
     ) -> Compiled:
+        graph_report.key = ""  # which says nothing of the parts
+
         def compile_piece(piece: torch.fx.GraphModule, given: list[Any]) -> Compiled:
             # It may be data-dependent again: a branch of a torch.cond with another in it.
             return compile_any(piece, given, graph_report)

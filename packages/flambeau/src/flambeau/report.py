@@ -48,6 +48,8 @@ class GraphReport:
     cache: CacheUse = field(default_factory=CacheUse)
     """What the build of its kernels found in the cache, and what not."""
     fallback: Fallback | None = None
+    key: str = ""
+    """The key of the compiled graph in the cache, if it may be there."""
     stored: str = ""
     """"read" or "written": the compiled graph is in the cache; else why it is not, if asked for."""
 

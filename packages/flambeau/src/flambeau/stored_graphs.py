@@ -7,13 +7,16 @@ each node with its target and arguments, the inputs as the compiler sees them, t
 state of torch, the processor, and the versions of torch, Python and the files of this compiler. A
 process that finds its graph imports neither autograd nor the inductor.
 
-Only what is plain data is stored: Programs of graphs without a backward, on the CPU, with given
-sizes. `why_not` says what keeps a graph from it. Files are the cache's (`flambeau_runtime.cache`):
+Only what is plain data is stored: compiled graphs without a backward, on the CPU, with given sizes.
+Of a graph with a backward, the Programs are: autograd's passes make the same functional graphs in
+each process, which the inductor need not compile again. `NOT_STORED` says what keeps a graph from
+it. Files are the cache's (`flambeau_runtime.cache`):
 the user's alone, bound to their key, of the hash that is expected; what is damaged is a miss.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -39,7 +42,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 from flambeau_runtime import program_json
 from flambeau_runtime.build import isa
-from flambeau_runtime.cache import Cache, binding, key_of, recording_cache_use
+from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use
 from flambeau_runtime.environment_errors import CacheError
 from flambeau_runtime.executor import load
 from flambeau_runtime.output_code import output_code
@@ -51,8 +54,11 @@ if TYPE_CHECKING:
 
     from flambeau.compile_context import Compiled, Context
     from flambeau.report import GraphReport
+    from flambeau_prims.graph import Graph
+    from flambeau_runtime.program import Program
 
 KIND = "graph"
+PROGRAM = "program"
 FORMAT = 1
 
 PACKAGES = (
@@ -69,7 +75,7 @@ NOT_STORED = {
     "foreign-input": "an input is no plain tensor",
     "foreign-call": "it calls a function that another process cannot find by its name",
     "foreign-constant": "a call holds an object that is no plain data",
-    "training": "it has a backward",
+    "training": "it has a backward, so only its Programs are kept",
     "split": "it was compiled in parts, or runs eagerly",
     "foreign-result": "a result is no plain data",
     "no-directory": "the cache directory cannot be used",
@@ -94,8 +100,8 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
         key = key_of_graph(gm, examples, context)
     except NotStored:
         return None
-    text = Cache(context.options.runtime.cache_dir).read(KIND, key)
-    if text is None or not context.options.runtime.use_cache:
+    text = _text(KIND, key, context)
+    if text is None:
         return None
     try:
         data = json.loads(text)
@@ -118,8 +124,7 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
 def write(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -> str:
     """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
     try:
-        content = _encoded(gm, key, report)
-        Cache(context.options.runtime.cache_dir).store(KIND, key, content, ".json")
+        _store(KIND, key, _encoded(gm, key, report), context)
     except CacheError as error:
         return str(NotStored("no-directory", str(error)))
     except NotPlain as error:
@@ -139,6 +144,53 @@ def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
         "program": program_json.encode(report.programs[0]),
     }
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _text(kind: str, key: str, context: Context) -> bytes | None:
+    """What the cache holds; it is not counted with the kernels."""
+    if not context.options.runtime.use_cache:
+        return None
+    with recording_cache_use(CacheUse()):
+        return Cache(context.options.runtime.cache_dir).read(kind, key)
+
+
+def _store(kind: str, key: str, content: bytes, context: Context) -> None:
+    with recording_cache_use(CacheUse()):
+        Cache(context.options.runtime.cache_dir).store(kind, key, content, ".json")
+
+
+# ---------------------------------------------------------------- Programs of functional graphs
+
+
+def read_program(report: GraphReport, graph: Graph, kind: str, context: Context) -> Program | None:
+    """The stored Program of a functional graph that was made of a captured one, or None."""
+    key = _key_of_program(report, graph, kind)
+    text = _text(PROGRAM, key, context) if key else None
+    try:
+        return None if text is None else program_json.decode(json.loads(text)["program"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def write_program(
+    report: GraphReport, graph: Graph, kind: str, program: Program, context: Context
+) -> None:
+    """Store the Program of a functional graph, if the captured graph has a key."""
+    key = _key_of_program(report, graph, kind)
+    if key:
+        data = {"binding": binding(PROGRAM, key), "program": program_json.encode(program)}
+        content = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+        with contextlib.suppress(CacheError):  # the kernels say so
+            _store(PROGRAM, key, content, context)
+
+
+def _key_of_program(report: GraphReport, graph: Graph, kind: str) -> str:
+    """The captured graph's key decides all functional graphs of a kind but for the tangents that a
+    backward gets, and the state of torch when it is compiled.
+    """
+    if not report.key or kind == "inference":
+        return ""
+    return key_of(report.key, kind, str(graph), *_torch_state())
 
 
 # ---------------------------------------------------------------- keys
