@@ -6,22 +6,26 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+import sympy
 import torch
 
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
 from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol
 from flambeau_inductor.ir import Axis, LoopKernel, Param
 from flambeau_inductor.lowering.body_builder import BodyBuilder
+from flambeau_inductor.lowering.row_groups import search_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import sympy
     from cases import Case
 
 F32, F16, BF16, I8, I32 = torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int32
 
 SMALL = MatmulTiling(16, 32, 32, warps=1, stages=2)
+FLOAT8_ERROR = 0.3
+"""A GPU keeps some 14 bits of sums of float8 products: of 0.03, if sums are of order 10."""
+
 EPILOGUES = ("none", "bias_gelu", "gelu", "residual_two_outputs", "relu_row_scale")
 
 
@@ -63,6 +67,15 @@ def matmul_cases() -> Iterator[Case]:
     for (n, k), digits, group in product(((64, 256), (45, 192)), (1, 2, 4, 8), (32, 64)):
         yield matmul(20, n, k, F16, digits=digits, group=group, transposed=(False, digits < 4),
                      tiling=replace(thin, kblock=min(128, max(group, 16 * digits))))  # fmt: skip
+    for ends in ((37,), (0, 5, 5, 37), (16, 32, 37)):
+        yield matmul(37, 45, 51, F16, ends=ends, epilogue="relu_row_scale")
+    yield matmul(100, 64, 96, BF16, ends=(1, 64, 64, 65, 100), tiling=thin, gathered=True)
+    wide = MatmulTiling(64, 32, 64, warps=4, stages=2)
+    for m, tiling in ((37, replace(wide, rough=True)), (128, replace(wide, kblock=128))):
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+            yield matmul(m, 64, 192, dtype, transposed=(False, True), tiling=tiling)
+    described = replace(described, rblock=64, kblock=128)
+    yield matmul(128, 64, 256, torch.float8_e4m3fn, transposed=(False, True), tiling=described)
     for m, tiling in ((37, SMALL), (100, thin)):
         yield matmul(m, 45, 51, F16, gathered=True, epilogue="relu_row_scale", tiling=tiling)
     yield matmul(20, 45, 51, F16, gathered=True, dynamic=True)
@@ -72,9 +85,11 @@ def matmul(
     m: int, n: int, k: int, dtype: torch.dtype, *, epilogue: str = "none", batch: int = 1,
     transposed: tuple[bool, bool] = (False, False), prologue: bool = False, dynamic: bool = False,
     tiling: MatmulTiling = SMALL, digits: int = 0, group: int = 0, gathered: bool = False,
+    ends: tuple[int, ...] = (),
 ) -> Case:  # fmt: skip
     """One product, as a kernel and buffers. `digits`: the right factor is so many numbers in each
-    loaded one, with a scale for each `group` of the inner axis; `gathered`: rows are looked up.
+    loaded one, with a scale for each `group` of the inner axis; `gathered`: rows are looked up;
+    `ends`: where groups of rows end, each with its right factor.
     """
     from cases import Case
 
@@ -122,6 +137,8 @@ def matmul(
         left = load("bkm" if transposed[0] else "bmk", dtype)
     if digits:
         right = parts.dequantised(n, k, digits, group, transposed[1])
+    elif ends:
+        right = parts.of_groups(n, k, ends)
     else:
         right = load("bnk" if transposed[1] else "bkn", dtype)
     if prologue:
@@ -135,7 +152,7 @@ def matmul(
     factors = [builder.compute("cast", (x,), total) if dtype is not total else x
                for x in (left, right)]  # fmt: skip
     value = builder.reduce("sum", builder.pointwise("mul", *factors), total)
-    result = total if total is I32 else dtype
+    result = total if dtype.itemsize == 1 else dtype
     if epilogue == "bias_gelu":
         value = builder.pointwise("add", value, builder.cast(load("n", dtype), F32))
         value = builder.pointwise("mul", value, builder.pointwise("erf", value))
@@ -159,9 +176,9 @@ def matmul(
     name = "-".join(
         ["matmul", f"{batch}x{m}x{n}x{k}", str(dtype), epilogue, str(transposed), str(tiling)]
         + ["prologue"] * prologue + ["dynamic"] * dynamic + ["gathered"] * gathered
-        + [f"{digits} digits, groups of {group}"] * bool(digits)
+        + [f"{digits} digits, groups of {group}"] * bool(digits) + [f"to {ends}"] * bool(ends)
     )  # fmt: skip
-    error = {F16: 2e-3, BF16: 2e-2, F32: 1e-4}.get(dtype, 0.0)
+    error = {F16: 2e-3, BF16: 2e-2, F32: 1e-4, I8: 0.0}.get(dtype, FLOAT8_ERROR)
     return Case(name, kernel, buffers, (m,) if dynamic else (), error, tiling)
 
 
@@ -199,6 +216,17 @@ class _Parts:
         )
         value = builder.pointwise("mul", builder.cast(value, F32), scale)
         return builder.compute("cast", (value,), self.dtype)
+
+    def of_groups(self, n: int, k: int, ends: tuple[int, ...]) -> str:
+        """A factor that is another matrix for each group of rows."""
+        bounds = torch.tensor(ends, dtype=I32)
+        self.params.append(Param(f"b{len(self.params)}", I32, "read"))
+        self.buffers.append(bounds)
+        group = search_group(
+            self.builder, self.params[-1].name, len(ends), self.at["m"], sympy.S.Zero
+        )
+        index = symbol(group) * (n * k) + self.at["k"] * n + self.at["n"]
+        return self.read(torch.randn(len(ends) * n * k).to(self.dtype), index)
 
     def looked_up(self, m: int, k: int) -> str:
         """A factor whose rows an index names."""
