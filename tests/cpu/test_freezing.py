@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import flambeau
+from flambeau_autograd import fold_affine
 
 
 class Network(nn.Module):
@@ -300,6 +301,49 @@ def test_what_follows_a_convolution_by_channel(name: str, dtype: torch.dtype) ->
             assert mine.stride() == its.stride()
             ours, theirs = ((y.double() - reference).norm() for y in (mine, its))
             assert ours <= 1.5 * theirs + 2e-6 * reference.norm()
+
+
+class NormalisedLinear(nn.Module):
+    """A batch norm of two dims behind a linear layer, and a number behind another."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 5, bias=bias), nn.Linear(8, 5, bias=bias)
+        self.norm = nn.BatchNorm1d(5)
+        with torch.no_grad():
+            self.norm.running_mean.normal_()  # type: ignore[union-attr]
+            self.norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.norm(self.first(x)).relu(), self.second(x) * 2
+
+
+LAYERS = {
+    "1d": (lambda: normalised(nn.Conv1d(3, 5, 3), 5), (2, 3, 9), 1),
+    "3d": (lambda: normalised(nn.Conv3d(3, 5, 3, bias=False), 5), (2, 3, 5, 5, 5), 1),
+    "transposed": (lambda: normalised(nn.ConvTranspose2d(3, 5, 3, 2), 5), (2, 3, 6, 6), 1),
+    "transposed 1d": (lambda: normalised(nn.ConvTranspose1d(3, 5, 3), 5), (2, 3, 6), 1),
+    "groups": (lambda: normalised(nn.ConvTranspose2d(4, 6, 3, groups=2), 6), (2, 4, 6, 6), 0),
+    "linear": (lambda: NormalisedLinear(True).eval(), (7, 8), 1),
+    "product": (lambda: NormalisedLinear(False).eval(), (7, 8), 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_that_take_over_a_batch_norm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, shape, folded = LAYERS[name]
+    counts: list[int] = []
+    fold = fold_affine._Folding.fold
+    monkeypatch.setattr(fold_affine._Folding, "fold", lambda *args: counts.append(1) or fold(*args))
+    model = build()
+    program = compiled(model, check=True, debug_checks=True)
+    for _ in range(2):
+        x = torch.randn(shape)
+        with torch.no_grad():
+            for mine, its in zip(_several(program(x)), _several(model(x)), strict=True):
+                torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
+                assert mine.stride() == its.stride()
+    assert len(counts) == folded
 
 
 def _several(results: Any) -> tuple[Any, ...]:

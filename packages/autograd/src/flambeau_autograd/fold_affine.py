@@ -1,5 +1,5 @@
-"""Fold a batch norm behind a convolution into frozen weights: whatever multiplies and adds numbers
-by channel.
+"""Fold a batch norm behind a convolution or a linear layer into frozen weights: whatever multiplies
+and adds numbers by channel.
 
     y = aten.convolution.default(x, w, b, ...)
     s = prims.sub(y, mean)                             v = prims.mul(w, r)
@@ -13,6 +13,7 @@ weights would be rounded once more. Relies on Specs for what an expanded tensor 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +27,55 @@ from flambeau_prims.strides import is_contiguous
 
 if TYPE_CHECKING:
     from flambeau_prims.primitives import Prim
+    from flambeau_prims.spec import Size
 
 aten = torch.ops.aten
 
 _STEPS = {prims.add, prims.sub, prims.mul, prims.div}
 _DTYPES = (torch.float32, torch.float64)
+_LAYERS = (aten.convolution.default, aten.mm.default, aten.addmm.default)
 
 
 def fold_affine(graph: Graph, constant: set[Value]) -> None:
     """Fold into the convolutions of `graph` by `constant` weights, in place; adds to `constant`."""
-    if any(node.op is aten.convolution.default for node in graph.nodes):
+    if any(node.op in _LAYERS for node in graph.nodes):
         _Folding(graph, constant).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A convolution or product by a weight, whose dim `channels` is that of the result's."""
+
+    node: Node
+    x: Value
+    weight: Value
+    bias: Value | None
+    channels: int
+
+    @classmethod
+    def of(cls, node: Node) -> _Layer | None:
+        """The layer that a node computes, if its channels are those of one weight."""
+        if node.kwargs:
+            return None
+        if node.op is aten.convolution.default:
+            x, weight, bias, *_, transposed, _, groups = node.args
+            if transposed and groups != 1:
+                return None
+            return cls(node, x, weight, bias, 1 if transposed else 0)
+        *biases, x, weight = node.args
+        bias = biases[0] if biases else None
+        if bias is not None and bias.spec.shape != weight.spec.shape[1:]:
+            return None
+        return cls(node, x, weight, bias, 1)
+
+    def with_parameters(self, weight: Value, bias: Value | None) -> Node:
+        """The call by other weights, without results yet."""
+        node = self.node
+        if node.op is aten.convolution.default:
+            return Node(node.op, (self.x, weight, bias, *node.args[3:]), {}, (), node.where)
+        if bias is None:
+            return Node(aten.mm.default, (self.x, weight), {}, (), node.where)
+        return Node(aten.addmm.default, (bias, self.x, weight), {}, (), node.where)
 
 
 @dataclass(slots=True)
@@ -62,9 +101,9 @@ class _Folding:
         chains = {
             chain[-1]: chain
             for node in self.graph.nodes
-            if node.op is aten.convolution.default
+            if node.op in _LAYERS
             and self.takes_part(node)
-            and len(chain := self.chain(node)) > 1
+            and self.is_worth_it(chain := self.chain(node))
         }
         folded = {node for chain in chains.values() for node in chain}
         for node in self.graph.nodes:
@@ -77,14 +116,21 @@ class _Folding:
         self.graph.nodes = self.nodes
 
     def takes_part(self, node: Node) -> bool:
-        x, weight, bias, *_, transposed, _, _ = node.args
+        layer = _Layer.of(node)
         return (
-            x not in self.constant
-            and weight in self.constant
-            and (bias is None or bias in self.constant)
-            and not transposed
-            and weight.spec.dtype in _DTYPES
+            layer is not None
+            and layer.x not in self.constant
+            and layer.weight in self.constant
+            and (layer.bias is None or layer.bias in self.constant)
+            and layer.weight.spec.dtype in _DTYPES
         )
+
+    def is_worth_it(self, chain: list[Node]) -> bool:
+        """Whether there is anything to fold; for a number alone, no weights are kept twice."""
+        steps = chain[1:]
+        if chain[0].op is aten.convolution.default:
+            return bool(steps)
+        return any(value in self.constant for step in steps for value in step.operands())
 
     def chain(self, node: Node) -> list[Node]:
         """A convolution and the steps that it can take over."""
@@ -100,21 +146,25 @@ class _Folding:
         """The convolution that computes what the last step did."""
         b = self.builder
         b.line = node.where
-        x, weight, bias, *rest = node.args
-        affine = _Affine(shift=bias)
+        layer = _Layer.of(node)
+        assert layer is not None
+        weight = layer.weight
+        affine = _Affine(shift=layer.bias)
         (value,) = node.outputs
         for step in steps:
             assert value is not None
             affine = self.after(affine, step.op, self.row(step, value), step.args[1] is value)
             (value,) = step.outputs
+        assert value is not None
         if affine.scale is not None:
-            column = (weight.spec.shape[0], *[1] * (weight.spec.ndim - 1))
-            spread = b.expand(b.reshape(affine.scale, column), weight.spec.shape)
+            shape: list[Size] = [1] * weight.spec.ndim
+            shape[layer.channels] = value.spec.shape[1]
+            spread = b.expand(b.reshape(affine.scale, tuple(shape)), weight.spec.shape)
             scaled = b.mul(weight, spread)
             scaled.spec = scaled.spec.replace(stride=weight.spec.stride)
             weight = scaled
-        call = Node(node.op, (x, weight, affine.shift, *rest), {}, (value,), node.where)
-        assert value is not None
+        call = layer.with_parameters(weight, affine.shift)
+        call.outputs = (value,)
         value.producer = call
         return call
 
@@ -135,7 +185,7 @@ class _Folding:
         if other is value or (step.op is prims.div and left is not value):
             return False
         if not isinstance(other, Value):
-            return isinstance(other, (int, float))
+            return isinstance(other, (int, float)) and math.isfinite(other)
         shape, strides = other.spec.shape, other.spec.stride
         root = memory_of(other)
         return (
