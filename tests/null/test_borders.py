@@ -18,11 +18,9 @@ from flambeau_capture.graphs.check import MalformedCapture
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_prims.check import GraphError, check_graph
 from flambeau_prims.evaluate import run_graph
-from flambeau_runtime import ProgramError, check_program, format_program, load, program_json
+from flambeau_runtime import ProgramError, check_program, format_program, load
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flambeau_prims.graph import Graph
 
 
@@ -147,17 +145,3 @@ def test_the_stages_agree() -> None:
     found = load(compile_graph(graph, InductorOptions()))(*inputs)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-def test_every_stage_is_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLAMBEAU_DUMP", str(tmp_path))
-    compiled = flambeau.compile(lambda x: torch.sin(x) + 1, name="dumped")
-    compiled(torch.randn(3))
-    texts = {path.name.partition(".")[2]: path.read_text() for path in tmp_path.iterdir()}
-    assert "torch.sin" in texts["capture.txt"]
-    assert "prims.sin" in texts["inference.inference.graph.txt"]
-    assert "launch" in texts["inference.inference.program.txt"]
-    program = program_json.loads(texts["inference.inference.program.json"])
-    assert format_program(program) == texts["inference.inference.program.txt"].rstrip()
-    x = torch.randn(3)
-    torch.testing.assert_close(load(program)(x), (torch.sin(x) + 1,))

@@ -130,9 +130,9 @@ def test_the_environments_faults_are_named_and_the_program_runs(
         flambeau.compile(lambda x: torch.sin(x) * 2)(x)
 
 
-def test_a_dump_that_cannot_be_written_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLAMBEAU_DUMP", "/dev/null/dump")
-    with pytest.warns(RuntimeWarning, match="FLAMBEAU_DUMP.*Not a directory"):
+def test_a_debug_folder_that_cannot_be_made_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAMBEAU_DEBUG_DIR", "/dev/null/debug")
+    with pytest.warns(RuntimeWarning, match="FLAMBEAU_DEBUG_DIR.*Not a directory"):
         compiled, found, expected = run()
     assert torch.allclose(found, expected)
     assert report_of(compiled).graphs[0].fallback is None

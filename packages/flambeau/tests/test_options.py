@@ -110,10 +110,10 @@ def test_the_environment_is_read_in_one_place(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("FLAMBEAU_ISA", "baseline")
     monkeypatch.setenv("FLAMBEAU_SANITIZE", "1")
     monkeypatch.setenv("FLAMBEAU_CHECK", "1")
-    monkeypatch.setenv("FLAMBEAU_DUMP", "/tmp/dump")
+    monkeypatch.setenv("FLAMBEAU_DEBUG_DIR", "/tmp/debug")
     monkeypatch.setenv("FLAMBEAU_LOGS", "guards, recompiles")
     environment = read_environment()
-    assert environment.dump == Path("/tmp/dump")
+    assert environment.debug_dir == Path("/tmp/debug")
     assert environment.logs == {"guards", "recompiles"}
     options = resolved(environment=environment)
     assert options.runtime.cache_dir == Path("/tmp/somewhere")

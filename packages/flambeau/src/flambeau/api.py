@@ -10,6 +10,7 @@ from torch import nn
 
 from flambeau.backend_registry import backend_of_captures, get_default_backend, lookup_backend
 from flambeau.compile_context import Context
+from flambeau.debug_folder import debug_folder_of
 from flambeau.environment import read_environment
 from flambeau.logs import listener
 from flambeau.module import CompiledModule
@@ -112,7 +113,8 @@ def compile(
         return _compile_class(model, again)
     model = _original(model)
     region = name or str(getattr(model, "__qualname__", type(model).__qualname__))
-    compiled = _compile_callable(model, chosen, resolved, Report(region))
+    report = Report(region, debug_folder_of(region, environment))
+    compiled = _compile_callable(model, chosen, resolved, report)
     return CompiledModule(model, compiled, again) if isinstance(model, nn.Module) else compiled
 
 
@@ -146,7 +148,7 @@ def _compile_callable(
     )
     state = state_of(compiled)
     state.resolve_backend = lambda other: backend_of_captures(other, context)
-    state.listener = listener(report.name, options.environment)
+    state.listener = listener(report, options.environment)
     remember(compiled)
     attach_report(compiled, report)
     return compiled

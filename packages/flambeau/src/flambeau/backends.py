@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -46,10 +45,8 @@ from flambeau_prims.unsupported import InvalidOption, Unsupported
 from flambeau_runtime import (
     EnvironmentProblem,
     describe_launch,
-    format_program,
     load,
     output_code,
-    program_json,
     recording_cache_use,
 )
 from flambeau_runtime.tuning.cpu_bench import CpuBench
@@ -96,7 +93,7 @@ def eager(context: Context) -> Backend:
     """The captured graph, run as it is."""
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        with Stopwatch(start_graph(context, gm).seconds, "backend"):
+        with Stopwatch(start_graph(context, gm, example_inputs).seconds, "backend"):
             return gm.forward
 
     return backend
@@ -121,7 +118,6 @@ def inductor(context: Context) -> Backend:
 
     def compiler_for(graph_report: GraphReport) -> GraphCompiler:
         def compiler(graph: Graph, kind: str) -> Compiled:
-            _dump(context, f"{graph.name}.{kind}.graph", lambda: graph)
             with (
                 Stopwatch(graph_report.seconds, "inductor"),
                 recording_cache_use(graph_report.cache),
@@ -136,8 +132,8 @@ def inductor(context: Context) -> Backend:
                         facts=cuda_facts,
                     )
                     stored_graphs.write_program(graph_report, graph, kind, program, context)
-            _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
-            _dump(context, f"{graph.name}.{kind}.program.json", lambda: program_json.dumps(program))
+            if graph_report.folder is not None:
+                graph_report.folder.lowered(graph, program, context.options.inductor)
             graph_report.programs.append(program)
             if wanted("output_code", environment):
                 emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
@@ -244,19 +240,21 @@ def _through_autograd(
         fallback = graph_report.fallback
         emit(
             "fallbacks",
-            f"{context.report.name}: {fallback.text} [{fallback.reason}]",
+            f"{context.report.name}: {fallback}",
             context.options.environment,
         )
         return gm.forward
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        graph_report = start_graph(context, gm)
-        _dump(context, "capture", lambda: gm.graph)
+        graph_report = start_graph(context, gm, example_inputs)
         try:
             key = stored_graphs.key_of_graph(gm, example_inputs, context)
         except stored_graphs.NotStored as error:
             graph_report.stored = "" if error.reason == "not-asked" else str(error)
-            return compile_any(gm, example_inputs, graph_report)
+            compiled = compile_any(gm, example_inputs, graph_report)
+            if graph_report.folder is not None:
+                graph_report.folder.finish(graph_report.seconds, str(graph_report.fallback or ""))
+            return compiled
         graph_report.key = key
         compiled = compile_any(gm, example_inputs, graph_report)
         graph_report.stored = stored_graphs.write(gm, key, graph_report, context)
@@ -289,22 +287,7 @@ def reporting(backend: Backend, context: Context) -> Backend:
     """A backend from elsewhere, its graphs counted and timed; its errors are its own."""
 
     def reporting(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        with Stopwatch(start_graph(context, gm).seconds, "backend"):
+        with Stopwatch(start_graph(context, gm, example_inputs).seconds, "backend"):
             return compile_with(backend, gm, example_inputs)
 
     return reporting
-
-
-def _dump(context: Context, name: str, stage: Callable[[], object]) -> None:
-    """Write a stage's text, made only then, where FLAMBEAU_DUMP says."""
-    folder: Path | None = context.options.environment.dump
-    if folder is None:
-        return
-    text = f"{stage()}\n"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        suffix = "" if name.endswith(".json") else ".txt"
-        file = f"{context.report.name}.{name}{suffix}".replace("<", "").replace(">", "")
-        (folder / file).write_text(text)
-    except (OSError, ValueError) as error:
-        warnings.warn(f"FLAMBEAU_DUMP: {error}", RuntimeWarning, stacklevel=2)

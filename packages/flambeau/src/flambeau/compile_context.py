@@ -27,10 +27,12 @@ class Context:
     report: Report
 
 
-def start_graph(context: Context, gm: torch.fx.GraphModule) -> GraphReport:
+def start_graph(
+    context: Context, gm: torch.fx.GraphModule, example_inputs: list[Any]
+) -> GraphReport:
     """Open the report of a graph that is about to be compiled, or read."""
     environment = context.options.environment
     if wanted("graph_code", environment):
         code = gm.print_readable(print_output=False)
         emit("graph_code", f"{context.report.name}\n{code}", environment)
-    return context.report.start_graph(gm)
+    return context.report.start_graph(gm, example_inputs)

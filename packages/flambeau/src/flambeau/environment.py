@@ -11,7 +11,8 @@
 | `FLAMBEAU_GRAPH_CACHE=1` | the option `graph_cache`: compiled graphs are read from the cache |
 | `FLAMBEAU_SANITIZE=1` | build CPU kernels with the address sanitizer (preload its library) |
 | `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
-| `FLAMBEAU_DUMP=DIR` | write each stage to `DIR/<graph>.<stage>.txt`, Programs as JSON too |
+| `FLAMBEAU_DEBUG_DIR=DIR` | write each stage of each graph to a folder there (`debug_folder`) |
+| `TORCH_COMPILE_DEBUG=1` | the same, to `torch_compile_debug` (in `TORCH_COMPILE_DEBUG_DIR`) |
 | `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr, or `all` (next table) |
 
 | topic of `FLAMBEAU_LOGS` | what is written |
@@ -48,7 +49,7 @@ class Environment:
     graph_cache: bool = False
     sanitize: bool = False
     check: bool = False
-    dump: Path | None = None
+    debug_dir: Path | None = None
     logs: frozenset[str] = frozenset()
 
 
@@ -68,6 +69,9 @@ def read_environment() -> Environment:
         text = os.environ.get(name)
         return Path(os.path.expanduser(text)) if text else None
 
+    torch_debug_dir = None
+    if flag("TORCH_COMPILE_DEBUG"):
+        torch_debug_dir = (path("TORCH_COMPILE_DEBUG_DIR") or Path.cwd()) / "torch_compile_debug"
     return Environment(
         disable=flag("FLAMBEAU_DISABLE") or flag("TORCH_COMPILE_DISABLE"),
         cache_dir=path("FLAMBEAU_CACHE_DIR"),
@@ -80,7 +84,7 @@ def read_environment() -> Environment:
         graph_cache=flag("FLAMBEAU_GRAPH_CACHE"),
         sanitize=flag("FLAMBEAU_SANITIZE"),
         check=flag("FLAMBEAU_CHECK"),
-        dump=path("FLAMBEAU_DUMP"),
+        debug_dir=path("FLAMBEAU_DEBUG_DIR") or torch_debug_dir,
         logs=_topics(os.environ.get("FLAMBEAU_LOGS", "")),
     )
 

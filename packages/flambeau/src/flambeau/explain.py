@@ -323,7 +323,7 @@ def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
     ends = f"; ends at {graph.ends}" if graph.ends else ""
     lines = [f"graph {index}: {_count(graph.calls, 'call')}; {seconds}{ends}"]
     if graph.fallback is not None:
-        lines.append(f"  runs eagerly: {graph.fallback.text} [{graph.fallback.reason}]")
+        lines.append(f"  runs eagerly: {graph.fallback}")
         lines += [f"  hint: {graph.fallback.hint}"] * bool(graph.fallback.hint)
     if graph.kernels:
         cache = f"cache: {graph.cache_hits} hits, {graph.cache_misses} misses"

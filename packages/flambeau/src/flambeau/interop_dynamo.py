@@ -15,6 +15,7 @@ from torch._guards import TracingContext, detect_fake_mode
 
 from flambeau.backend_registry import lookup_backend
 from flambeau.compile_context import Context
+from flambeau.debug_folder import debug_folder_of
 from flambeau.environment import read_environment
 from flambeau.interop_sizes import Untranslatable, give_guards, size_from_torch
 from flambeau.options import resolve
@@ -39,7 +40,9 @@ def flambeau_backend(
     resolved = resolve(
         fullgraph=False, dynamic=None, mode=mode, options=options, environment=read_environment()
     )
-    context = Context(resolved, Report("torch.compile graph"))
+    name = "torch.compile graph"
+    folder = debug_folder_of(name, resolved.environment)
+    context = Context(resolved, Report(name, folder))
     imported = ImportedSizes(gm, example_inputs)
     compiled = lookup_backend("inductor", context)(gm, imported.examples)
     imported.hand_guards_back()

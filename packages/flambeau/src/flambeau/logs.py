@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flambeau.environment import Environment
+    from flambeau.report import Report
     from flambeau_capture.events import Event
 
 _OF_EVENT = {
@@ -45,10 +46,14 @@ def wanted(topic: str, environment: Environment) -> bool:
     )
 
 
-def listener(name: str, environment: Environment) -> Callable[[Event], None]:
+def listener(report: Report, environment: Environment) -> Callable[[Event], None]:
     """What a compiled callable tells its events to."""
 
+    name = report.name
+
     def listen(event: Event) -> None:
+        if report.folder is not None:
+            report.folder.note(event)
         took = f" ({event.seconds:.3f} s)" if event.seconds else ""
         level = logging.WARNING if event.kind in _WARNINGS else logging.INFO
         text = f"{name}: {event.kind}: {event.text}{took}"

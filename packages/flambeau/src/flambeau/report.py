@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from flambeau.debug_folder import DebugFolder, GraphFolder
     from flambeau_capture.compiled import CompiledState
 
 _LOG = logging.getLogger("flambeau.fallbacks")
@@ -30,6 +31,9 @@ class Fallback:
     reason: str
     text: str
     hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} [{self.reason}]"
 
 
 @dataclass
@@ -50,6 +54,7 @@ class GraphReport:
     fallback: Fallback | None = None
     key: str = ""
     """The key of the compiled graph in the cache, if it may be there."""
+    folder: GraphFolder | None = None
     stored: str = ""
     """"read" or "written": the compiled graph is in the cache; else why it is not, if asked for."""
 
@@ -57,8 +62,10 @@ class GraphReport:
 class Report:
     """The graphs of one compiled callable, in the order in which they were compiled."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: DebugFolder | None = None) -> None:
         self.name = name
+        self.folder = folder
+        """Where each stage of each graph is written, if the environment asks for it."""
         self._graphs: list[GraphReport] = []
         self._lock = fork_safe_lock()
         self.note: Callable[[Event], None] = self._log
@@ -82,12 +89,14 @@ class Report:
         with self._lock:
             return tuple(self._graphs)
 
-    def start_graph(self, gm: torch.fx.GraphModule) -> GraphReport:
+    def start_graph(self, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> GraphReport:
         """Open the report of a graph that is about to be compiled."""
         calls = sum(
             node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes
         )
         graph = GraphReport(gm, calls)
+        if self.folder is not None:
+            graph.folder = self.folder.start_graph(gm, example_inputs)
         with self._lock:
             self._graphs.append(graph)
         return graph

@@ -109,7 +109,7 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
         program = program_json.decode(data["program"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    report = start_graph(context, gm)
+    report = start_graph(context, gm, examples)
     report.stored = "read"
     report.programs.append(program)
     if wanted("output_code", context.options.environment):
@@ -199,7 +199,7 @@ def _key_of_program(report: GraphReport, graph: Graph, kind: str) -> str:
 def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> str:
     """The key of a captured graph; NotStored if it has none."""
     options = context.options
-    if not options.runtime.graph_cache or options.environment.check or options.environment.dump:
+    if not options.runtime.graph_cache or options.environment.check or context.report.folder:
         raise NotStored("not-asked")
     if options.inductor.tunes:
         raise NotStored("measured")

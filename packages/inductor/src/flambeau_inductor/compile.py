@@ -50,10 +50,13 @@ def compile_graph(
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a graph was compiled: kernels in loop IR in launch order, and refused fusions."""
+    """How a graph was compiled: kernels in loop IR in launch order, and refused fusions; `nests`:
+    the loop nests and calls before fusion.
+    """
 
     kernels: tuple[str, ...]
     refusals: tuple[Refusal, ...]
+    nests: str = ""
 
     def __str__(self) -> str:
         lines = [f"{len(self.kernels)} kernel launches", *self.kernels]
@@ -69,4 +72,5 @@ def explain_graph(graph: Graph, options: InductorOptions | None = None) -> Expla
     attention = build_attention_kernels(schedule)
     texts = {step: format_kernel(launch.kernel) for step, launch in kernels.items()}
     texts |= {step: str(launch.kernel) for step, launch in attention.items()}
-    return Explanation(tuple(texts[step] for step in sorted(texts)), tuple(schedule.refusals))
+    ordered = tuple(texts[step] for step in sorted(texts))
+    return Explanation(ordered, tuple(schedule.refusals), str(schedule.lowered))
