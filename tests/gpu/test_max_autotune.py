@@ -231,6 +231,32 @@ def test_grouped_rows(ends: list[int], turned: bool) -> None:
 
 
 @pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no F.grouped_mm")
+def test_grouped_rows_in_float8() -> None:
+    x, w = (
+        torch.randn(shape, device="cuda").to(torch.float8_e4m3fn)
+        for shape in ((256, 128), (4, 192, 128))
+    )
+    a, b = torch.rand(256, device="cuda"), torch.rand(4, 192, device="cuda")
+    ends = [16, 16, 100, 256]
+    bounds = torch.tensor(ends, device="cuda", dtype=torch.int32)
+
+    def function(
+        x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bounds: torch.Tensor
+    ) -> torch.Tensor:
+        y = torch._scaled_grouped_mm(
+            x, w.transpose(1, 2), a, b, bounds, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+        return y * 2
+
+    ours = flambeau.compile(function, options=ONLY_OURS, fullgraph=True)(x, w, a, b, bounds)
+    exact = torch.cat([
+        x[first:end].double() @ w[group].double().t() * a[first:end, None] * b[group] * 2
+        for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False))
+    ])  # fmt: skip
+    assert (ours.double() - exact).norm() <= 1e-2 * exact.norm()
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no F.grouped_mm")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_mixture_of_experts(dynamic: bool) -> None:
     gate, up, down = (

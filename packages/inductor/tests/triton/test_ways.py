@@ -157,6 +157,21 @@ def narrow_and_grouped() -> Any:
     wide = b.mul(b.cast(product, torch.float32), b.expand(e, (40, 56)))
     yield "experts", on, b.tanh(wide), (expected * scale).tanh()
 
+    x, w = (each.to(torch.float8_e4m3fn) for each in (torch.randn(40, 64), torch.randn(5, 48, 64)))
+    s, t = torch.rand(40), torch.rand(5, 48)
+    on = OnGpu(x, w, s, t, bounds)
+    a, c, d, e, f = on.graph.inputs
+    like = Spec.of((40, 48), dtype=torch.bfloat16, device=torch.device("cuda:0"))
+    turned = on.builder.permute(c, (0, 2, 1))
+    arguments = [a, turned, d, e, f, None, None, torch.bfloat16, True]
+    product = on.call_like(like, aten._scaled_grouped_mm.default, *arguments)
+    expected = torch.cat([
+        x[first:end].float() @ w[number].float().t() * s[first:end, None] * t[number]
+        for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False))
+    ])  # fmt: skip
+    wide = on.builder.cast(product, torch.float32)
+    yield "scaled experts", on, on.builder.tanh(wide), expected.tanh()
+
     x, w = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((33, 96), (48, 96)))
     expected = x.float() @ w.float().t()
     for name, *scales in (("scaled rows", torch.rand(33, 1), torch.rand(1, 48)),
@@ -201,7 +216,7 @@ def test_every_way_computes_the_same() -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     names = ("padded", "dequantised", "long", "batches", "one row", "two in a byte", "gathered",
-             "scaled", "scaled rows", "experts")  # fmt: skip
+             "scaled", "scaled rows", "experts", "scaled experts")  # fmt: skip
     for name in names:
         assert sum(way.startswith(name) for way in report) >= 3, report.keys()
     for words in (": 2 parts", "dequantised: factors", "padded: factors", "one row: sums",

@@ -10,7 +10,7 @@ The nest sums in float32 (int8 in int32), as libraries do, and rounds once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import sympy
@@ -19,7 +19,9 @@ import torch
 from flambeau_inductor.indexing.expressions import int_if_known, linear, symbol
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.body_builder import BodyBuilder
+from flambeau_inductor.lowering.product import Product
 from flambeau_inductor.lowering.row_groups import search_group
+from flambeau_inductor.lowering.scaled_products import ARGUMENTS, product_with_scales_or_groups
 from flambeau_inductor.lowering.split_axes import split_axes
 from flambeau_inductor.nodes import Buffer, LoopNest, TensorRef
 from flambeau_prims.sizes import hint_of
@@ -37,35 +39,6 @@ SUM_DTYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Product:
-    """A call as a product: its factors, what is added (or None), the dim of each factor that is
-    summed over, for a convolution its stride, and for float8 factors their scales: of a tensor, or
-    of rows and of lanes. `rough`: sums of float8 products may be as a GPU's units keep them.
-    `bounds`: rows of the left factor up to each of these are multiplied by another right one.
-    """
-
-    name: str
-    left: TensorRef
-    right: TensorRef
-    added: TensorRef | None
-    depth: tuple[int, int]
-    stride: tuple[int, ...] | None = None
-    scales: tuple[TensorRef, ...] = ()
-    rough: bool = False
-    bounds: TensorRef | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a product of matrices, or of batches of them, and nothing else."""
-        return self.stride is None and self.bounds is None and not self.scales
-
-    @property
-    def factors(self) -> tuple[TensorRef, TensorRef]:
-        """Both factors."""
-        return self.left, self.right
-
-
 def product_of_call(call: ExternCall) -> Product | None:
     """What the call multiplies, if kernels can multiply it; else None."""
     match call.op, call.args:
@@ -79,86 +52,14 @@ def product_of_call(call: ExternCall) -> Product | None:
         ) if all(size == 1 for size in right.spec.shape[2:]) and not any(padding):
             spread = tuple(stride) * (len(right.spec.shape) - 2 if len(stride) == 1 else 1)
             product = Product("convolution", left, right, added, (1, 1), spread)
-        case ("aten._scaled_mm.default" | "aten._scaled_mm_v2.default", _):
-            scaled = scaled_product(call)
+        case (str() as op, _) if op in ARGUMENTS:
+            scaled = product_with_scales_or_groups(call)
             if scaled is None:
                 return None
             product, call = scaled, replace(call, kwargs={})
-        case ("aten._grouped_mm.default", (left, right, *_)):
-            grouped = grouped_product(call, left, right)
-            if grouped is None:
-                return None
-            product, call = grouped, replace(call, kwargs={})
         case _:
             return None
     return product if _is_supported(call, product) else None
-
-
-SCALED_ARGUMENTS = {
-    "aten._scaled_mm.default": (
-        "self", "mat2", "scale_a", "scale_b", "bias", "scale_result", "out_dtype",
-        "use_fast_accum",
-    ),
-    "aten._scaled_mm_v2.default": (
-        "self", "mat2", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b",
-        "bias", "out_dtype", "contraction_dim", "use_fast_accum",
-    ),
-}  # fmt: skip
-RECIPES = (0, 1)
-"""Of `torch.nn.functional.ScalingType`: a scale for the tensor, or for each row."""
-
-
-def scaled_product(call: ExternCall) -> Product | None:
-    """A product of float8 matrices with a scale each, or one a row and one a column; None for
-    scales of blocks, and for float8 results.
-    """
-    names = SCALED_ARGUMENTS[call.op]
-    given = dict(zip(names, call.args, strict=False)) | call.kwargs
-    left, right = given["self"], given["mat2"]
-    scales = []
-    for side, factor, dim in (("a", left, 0), ("b", right, 1)):
-        scale, recipe = given[f"scale_{side}"], given.get(f"recipe_{side}", 0)
-        if isinstance(scale, (list, tuple)):
-            if len(scale) != 1 or [*recipe] not in [[each] for each in RECIPES]:
-                return None
-            (scale,) = scale
-        spread = (factor.spec.shape[0], 1) if dim == 0 else (1, factor.spec.shape[1])
-        if scale.spec.dtype is not torch.float32:
-            return None
-        if scale.spec.shape != spread and any(size != 1 for size in scale.spec.shape):
-            return None
-        scales.append(scale)
-    out_dtype = given.get("out_dtype") or left.spec.dtype
-    if given.get("scale_result") is not None or out_dtype.itemsize == 1:
-        return None
-    if any(given.get(f"swizzle_{side}") not in (None, [], [0], (), (0,)) for side in "ab"):
-        return None
-    if given.get("contraction_dim"):
-        return None
-    rough = bool(given.get("use_fast_accum"))
-    name = call.op.split(".")[1].lstrip("_").removesuffix("_v2")
-    return Product(
-        name, left, right, given.get("bias"), (-1, -2), scales=tuple(scales), rough=rough
-    )
-
-
-def grouped_product(call: ExternCall, left: TensorRef, right: TensorRef) -> Product | None:
-    """A product of groups: batches of matrices, or rows cut into groups, each with its matrix; None
-    where columns or the inner axis are cut.
-    """
-    names = ("self", "mat2", "offs", "bias", "out_dtype")
-    given = dict(zip(names, call.args, strict=False)) | call.kwargs
-    bounds, dtype = given.get("offs"), given.get("out_dtype")
-    if given.get("bias") is not None or dtype not in (None, left.spec.dtype):
-        return None
-    dims = len(left.spec.shape), len(right.spec.shape)
-    if dims == (3, 3) and bounds is None:
-        return Product("grouped_mm", left, right, None, (-1, -2))
-    if dims != (2, 3) or bounds is None or not isinstance(right.spec.shape[0], int):
-        return None
-    if bounds.spec.dtype is not torch.int32 or bounds.spec.stride != (1,):
-        return None
-    return Product("grouped_mm", left, right, None, (-1, -2), bounds=bounds)
 
 
 def _is_supported(call: ExternCall, product: Product) -> bool:
@@ -276,6 +177,15 @@ class _Contraction:
             factors[1] = self.builder.cast(loaded, self.total)
         return self.builder.pointwise("mul", *factors)
 
+    def scale(self, ref: TensorRef) -> str:
+        """A factor's scale: of the tensor, or of this point's row or lane."""
+        if self.what.bounds is None:
+            return self.added(ref)
+        row, lane = self.index
+        is_rows = len(ref.spec.shape) == 1
+        place = (row,) if is_rows else (self.group(self.what.bounds, row), lane)
+        return self.load(ref, place)
+
     def group(self, bounds: TensorRef, row: sympy.Expr) -> sympy.Expr:
         """The group of a row."""
         count = bounds.spec.shape[0]
@@ -288,7 +198,7 @@ class _Contraction:
         """What is done with a sum over the inner axis: scale, add, store."""
         builder, call = self.builder, self.call
         for scale in self.what.scales:
-            value = builder.pointwise("mul", value, self.added(scale))
+            value = builder.pointwise("mul", value, self.scale(scale))
         if self.what.scales and self.what.added is not None:
             value = builder.pointwise("add", value, self.added(self.what.added))
         elif self.what.added is not None:

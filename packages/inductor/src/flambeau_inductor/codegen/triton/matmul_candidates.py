@@ -131,7 +131,7 @@ def _possible(
     for xblock, rblock, kblock, warps, stages in BLOCKS:
         kblock = min(max(least, kblock * 2 // itemsize), _fitting(k, least))
         kblock = min(kblock, shared) if shared else kblock
-        if xblock >= 2 * _fitting(m) or rblock >= 2 * _fitting(n):
+        if xblock >= 2 * _fitting(m, least) or rblock >= 2 * _fitting(n, least):
             continue
         if itemsize == 4 and not tf32:
             # Without matrix units each product is an instruction: large tiles are long programs.
