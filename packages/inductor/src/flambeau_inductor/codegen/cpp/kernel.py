@@ -22,6 +22,7 @@ from flambeau_inductor.codegen.cpp.peel import peel, write_peeled, write_vector_
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_UNIT,
     PARALLEL_WORK,
+    TILE_LEAST,
     choose_plan,
     column_block,
     dependents,
@@ -193,11 +194,13 @@ class KernelWriter(LoopWriter):
                 self.staged = {
                     load.name: f"{load.name}_tile[{lead} - first][{name} - part]" for load in staged
                 }
-                # The length of whole tiles is known: their loops are unrolled.
-                for head, stop in (
-                    (f"if (stop - part == {side})", f"part + {side}"),
-                    ("else", "stop"),
-                ):
+                # Where the length of whole tiles is known, their loops are unrolled: it pays for
+                # small ones, but larger ones of short elements are then read too soon after they
+                # are written.
+                ways = [("", "stop")]
+                if side == TILE_LEAST:
+                    ways = [(f"if (stop - part == {side})", f"part + {side}"), ("else", "stop")]
+                for head, stop in ways:
                     with self.block(head), self.loop(lead, "first", "last"):
                         self.vector_body(vector, "part", stop, self.kernel.body)
 
