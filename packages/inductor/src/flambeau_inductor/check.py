@@ -113,7 +113,7 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
 
 
 def check_column_reduces(body: Body, shares: Integer) -> None:
-    """Law 6 of `ir`: results of ColumnReduces are stored, once for each share."""
+    """Law 7 of `ir`: results of ColumnReduces are stored, once for each share."""
     if reduces_columns(body) is not (shares != 0):
         raise BorderError(f"{shares} shares of the outer points: {body}")
     columns = {s.name for s in body if isinstance(s, ColumnReduce)}

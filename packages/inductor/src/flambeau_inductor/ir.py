@@ -32,11 +32,11 @@ Laws:
 5. Index expressions are sympy: integer and nonnegative, over axis symbols, size symbols, and
    symbols that bear the name of an earlier int64 value (an indirect index); made of + * FloorDiv
    Mod only. An index counts elements from the buffer's data pointer.
-6. The outer points of a kernel with ColumnReduces are dealt to `shares`: each point to one of them,
-   as the code generator likes. One program takes the points of a share one after another.
-7. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition
+6. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition
    first; `cast` converts. float16, bfloat16 and float8 values are only moved, selected and cast;
    float8 from and to float32.
+7. The outer points of a kernel with ColumnReduces are dealt to `shares`: each point to one of them,
+   as the code generator likes. One program takes the points of a share one after another.
 """
 
 from __future__ import annotations

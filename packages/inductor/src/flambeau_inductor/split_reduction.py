@@ -47,8 +47,10 @@ MOST_KEPT_COLUMNS = 16384
 FEWEST_SHARED_ROWS = 64
 """With fewer rows there is nothing to gain."""
 
-FEWEST_SHARES, LONGEST_SHARE = 64, 128
-"""Shares of rows for the cores of a CPU, and the length of a share that bounds rounding errors."""
+FEWEST_SHARES, SHORTEST_SHARE, LONGEST_SHARE = 64, 16, 128
+"""Shares of rows for the cores of a CPU; the length from which a share is worth its partial result,
+and that which bounds rounding errors.
+"""
 
 COLUMNS_PER_PROGRAM = 64
 SHORTEST_CHUNK = 256
@@ -246,8 +248,8 @@ def choose_shares(spec: Spec, dims: tuple[int, ...], options: InductorOptions) -
         rows: Size = 1
         for d in dims:
             rows = spec.shape[d] * rows
-        many = row.reduced >= FEWEST_SHARES * LONGEST_SHARE
-        return ceil_div(rows, LONGEST_SHARE if many else max(1, row.reduced // FEWEST_SHARES))
+        length = min(LONGEST_SHARE, max(SHORTEST_SHARE, row.reduced // FEWEST_SHARES))
+        return ceil_div(rows, length)
     static = all(isinstance(size, int) for d, size in enumerate(spec.shape) if d not in dims)
     if not static or not row.kept <= MOST_SHARED_COLUMNS or row.reduced < FEWEST_SHARED_ROWS:
         return 0
