@@ -15,6 +15,10 @@ from flambeau_autograd.min_cut import INFINITE, FlowNetwork
 from flambeau_autograd.operators import Work, work
 from flambeau_autograd.partition import partition, saved_bytes
 from flambeau_autograd.pipeline import prepare
+from flambeau_autograd.recompute import saved_by_minimum_cut
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Graph, Value
+from flambeau_prims.spec import Spec
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -234,3 +238,24 @@ def test_checks_of_the_forward_are_not_repeated(mode):
             for graph in (part.forward, part.backward)
         ]
         assert counts == [1, 0]
+
+
+@pytest.mark.parametrize(("drawn", "readers"), [(True, 2), (True, 1), (False, 2)])
+def test_what_several_calls_read_is_not_drawn_again(drawn, readers):
+    """Residuals behind dropout: kernels of the forward leave them in memory."""
+    cpu = torch.device("cpu")
+    x, r = (Value(name, Spec.of((64, 64), dtype=torch.float32)) for name in "xr")
+    state = Value("state", Spec.of((2,), dtype=torch.int64))
+    graph = Graph([x, r, state])
+    b = Builder(graph.nodes, ["x", "r", "state"])
+    if drawn:
+        bits = b.random_words(state, (64, 64), 256, "strided", 0, cpu)
+    else:
+        bits = b.reshape(b.iota(4096, 0, 1, torch.int64, cpu), (64, 64))
+    residual = b.add(r, b.mul(x, b.cast(bits, torch.float32)))
+    results = [b.exp(residual), b.sin(residual)][:readers]
+    saved = saved_by_minimum_cut(
+        graph, graph.inputs, results, graph.nodes[:-1] if readers == 1 else graph.nodes,
+        set(), [residual], set(), set(), AutogradOptions(),
+    )  # fmt: skip
+    assert (residual in saved) == (drawn and readers == 2)

@@ -10,6 +10,8 @@ their operand, and, because recomputing would cost more time than reading:
 - what a HEAVY call of the backward reads: it is in memory there anyhow;
 - what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory
   there anyhow;
+- what several calls of the forward read, if it is computed from random words: it stood in memory
+  there, and words cost as much as dozens of additions;
 - what joins overlapping slices of one Value: pooling reads a window for each element;
 - comparisons for equality of what kernels compute: a kernel of the backward may round otherwise
   than the one that found the extreme;
@@ -105,6 +107,8 @@ class _Network:
         self._depth: dict[Value, int] = {}
         self._slices: dict[Value, frozenset[Value]] = {}
         """The slices that a recomputed Value reads of others."""
+        self._drawn: set[Value] = set()
+        """Recomputed Values that take random words."""
         for value in self._inputs:
             self._flow.edge(0, 2 * self._number[value], INFINITE)
             self._flow.edge(2 * self._number[value], 2 * self._number[value] + 1, self._cost(value))
@@ -140,13 +144,21 @@ class _Network:
             # What a region gives to others is kept as eager keeps it, or regions would be computed
             # again one from another.
             slices = self._slices_read(node, out)
-            if node.region or self._banned(node, out, depth) or _is_window(slices):
+            drawn = node.op is prims.random_words or any(x in self._drawn for x in node.operands())
+            stands = drawn and _is_number(out) and self._has_readers(out)
+            if node.region or stands or self._banned(node, out, depth) or _is_window(slices):
                 self._flow.edge(0, begin, INFINITE)
                 continue
             self._depth[out] = depth
+            if drawn:
+                self._drawn.add(out)
             self._slices[out] = slices
             for value in dict.fromkeys(node.operands()):
                 self._flow.edge(2 * self._number[value] + 1, begin, INFINITE)
+
+    def _has_readers(self, value: Value) -> bool:
+        """Whether several calls of the forward read a value."""
+        return sum(user in self._forward for user in self._users[value]) > 1
 
     def _slices_read(self, node: Node, out: Value) -> frozenset[Value]:
         """The slices that `out` is computed from."""
