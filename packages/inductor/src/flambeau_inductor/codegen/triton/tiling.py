@@ -198,9 +198,11 @@ def _persistent(row: int, points: int) -> Tiling:
 def _shared_rows(kernel: LoopKernel, row: int) -> Tiling:
     """Whole rows, one tile of them after another: the next ones are on their way meanwhile."""
     rblock = max(1, _power_of_two(row))
-    xblock = max(1, SHARED_TILE // rblock)
-    warps = max(4, min(MANY_WARPS, rblock * xblock // 512))
-    waiting = xblock * rblock * sum(load.dtype.itemsize for load in _streams(kernel))
+    sizes = [load.dtype.itemsize for load in _streams(kernel)]
+    xblock = max(1, SHARED_TILE // rblock * 4 // max([4, *sizes]))
+    # Masks and addresses of several rows take registers, too.
+    warps = max(8 if xblock > 2 else 4, min(MANY_WARPS, rblock * xblock // 512))
+    waiting = xblock * rblock * sum(sizes)
     stages = min(3, 1 + WAITING_BYTES // max(1, waiting))
     return Tiling(xblock, rblock, persistent=True, warps=warps, stages=stages)
 
