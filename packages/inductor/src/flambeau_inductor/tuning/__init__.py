@@ -2,5 +2,6 @@
 matrices on a GPU, `gemm_cpp.py` those on a CPU, both on `product_ways.py`; `loops.py` lists those
 to cut a loop nest, `tune.py` asks a tuner and changes the schedule. A way is a Program of some
 groups (`ways.py`), which `order.py` lets join; `prologue.py` computes a factor inside the product,
-and `unread_results.py` leaves out what nobody reads of one.
+and `unread_results.py` leaves out what nobody reads of one. Where nobody measures,
+`dequantised.py` chooses for products of quantised weights.
 """
