@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -269,10 +270,11 @@ def run_all_sorts() -> None:
     compiled = flambeau.compile(pointwise)
     compiled(torch.randn(3))
     compiled(torch.randn(3, 2))
+    flambeau.compile(pointwise, dynamic=True)(torch.randn(3))
     flambeau.compile(branch, backend="aot_eager")(torch.randn(3))
 
 
-ON_A_CPU = tuple(topic for topic in LOG_TOPICS if topic != "autotune")
+ON_A_CPU = tuple(topic for topic in LOG_TOPICS if topic not in ("autotune", "cudagraphs"))
 """What is measured and chosen on a GPU has its topic there (tests/gpu)."""
 
 
@@ -291,8 +293,32 @@ def test_one_topic(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> N
         "guards": "G['FACTOR'] == 2 (read at",
         "graph_code": 'def forward(self, x: "f32[3',
         "output_code": "sin",
+        "schedule": "kernel cpu (",
+        "dynamic": "pointwise: x: f32[s0]",
     }
     assert wanted[topic] in written
+
+
+def test_topics_by_torchs_names(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("TORCH_LOGS", "+dynamo,-inductor,kernel_code,onnx")
+    run_all_sorts()
+    topics = set(re.findall(r"flambeau \[(\w+)\]", capfd.readouterr().err))
+    assert topics == {"captures", "output_code"}
+
+
+def test_topics_are_chosen_by_a_call(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("FLAMBEAU_LOGS", "guards")
+    with pytest.raises(ValueError, match="set_logs names unknown topics: grphs; known: autotune"):
+        flambeau.compiler.set_logs(grphs=True)
+    flambeau.compiler.set_logs(graph_breaks=True, recompiles=logging.DEBUG, dynamic=False)
+    try:
+        run_all_sorts()
+    finally:
+        flambeau.compiler.set_logs()
+    topics = set(re.findall(r"flambeau \[(\w+)\]", capfd.readouterr().err))
+    assert topics == {"graph_breaks", "recompiles"}
+    run_all_sorts()
+    assert set(re.findall(r"flambeau \[(\w+)\]", capfd.readouterr().err)) == {"guards"}
 
 
 def test_graphs_for_backends_from_elsewhere_are_written(

@@ -226,5 +226,5 @@ def test_a_skip_is_one_event_with_the_line(
     events = [each for each in flambeau.explain(compiled).events if "plain_launch" in each]
     assert len(events) == 1, events
     assert reason in events[0] and line_of(function, offset) in events[0], events
-    told = [each for each in caplog.records if each.name == "flambeau.fallbacks"]
+    told = [each for each in caplog.records if each.name == "flambeau.cudagraphs"]
     assert len(told) == 1 and line_of(function, offset) in told[0].getMessage()

@@ -56,7 +56,7 @@ def test_the_line_is_named(where: str, caplog: pytest.LogCaptureFixture) -> None
     assert flambeau.explain(compiled).events == (f"plain_launch: {text}",)
     assert f"\nplain_launch: {text}" in str(flambeau.explain(compiled))
     (record,) = caplog.records
-    assert (record.name, record.levelno) == ("flambeau.fallbacks", logging.WARNING)
+    assert (record.name, record.levelno) == ("flambeau.cudagraphs", logging.WARNING)
     assert record.getMessage() == f"mine: plain_launch: {text}"
 
 

@@ -33,7 +33,7 @@ from flambeau.graph_split import (
     is_data_dependent,
 )
 from flambeau.interop_backends import compile_with
-from flambeau.logs import emit, wanted
+from flambeau.logs import emit, is_shown, wanted
 from flambeau.plain_launches import PlainLaunches, note_cuts
 from flambeau.report import Fallback, GraphReport, Stopwatch
 from flambeau_autograd import aot
@@ -135,6 +135,10 @@ def inductor(context: Context) -> Backend:
             if graph_report.folder is not None:
                 graph_report.folder.lowered(graph, program, context.options.inductor)
             graph_report.programs.append(program)
+            if wanted("schedule", environment):
+                stage = import_apart("flambeau_inductor.compile")
+                schedule = stage.explain_graph(graph, context.options.inductor)
+                emit("schedule", f"{context.report.name}\n{schedule}", environment)
             if wanted("output_code", environment):
                 emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
             with (
@@ -169,7 +173,7 @@ def tuner_of(context: Context) -> Tuner | None:
 
     def report(table: str) -> None:
         emit("autotune", table, environment)
-        if "autotune" not in environment.logs:
+        if not is_shown("autotune", environment):
             sys.stderr.write(f"{table}\n")
 
     benches: dict[str, Bench] = {"cpu": CpuBench(runtime, context.options.inductor.threads)}

@@ -35,4 +35,8 @@ def start_graph(
     if wanted("graph_code", environment):
         code = gm.print_readable(print_output=False)
         emit("graph_code", f"{context.report.name}\n{code}", environment)
+    if gm.meta.get("size_env") is not None and wanted("dynamic", environment):
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        inputs = [f"{node.name}: {node.meta.get('spec')}" for node in placeholders]
+        emit("dynamic", f"{context.report.name}: {', '.join(inputs)}", environment)
     return context.report.start_graph(gm, example_inputs)

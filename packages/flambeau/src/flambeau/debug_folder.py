@@ -114,7 +114,7 @@ class GraphFolder:
 
     def lowered(self, graph: Graph, program: Program, options: InductorOptions) -> None:
         """Write what became of a functional graph: loop IR, kernels, Program."""
-        # Programs are read from the cache, and runtime's texts are costly to import.
+        # Not for those who ask for no folder: stages are imported when they are needed.
         from flambeau_inductor import explain_graph
         from flambeau_runtime import format_program, output_code, program_json
 

@@ -14,6 +14,7 @@
 | `FLAMBEAU_DEBUG_DIR=DIR` | write each stage of each graph to a folder there (`debug_folder`) |
 | `TORCH_COMPILE_DEBUG=1` | the same, to `torch_compile_debug` (in `TORCH_COMPILE_DEBUG_DIR`) |
 | `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr, or `all` (next table) |
+| `TORCH_LOGS=TOPIC,...` | the same for torch's names of these topics; others are torch's own |
 
 | topic of `FLAMBEAU_LOGS` | what is written |
 |---|---|
@@ -25,6 +26,9 @@
 | `guards` | the guards of each entry, in the order they are checked |
 | `graph_code` | the captured graph as Python text |
 | `output_code` | each graph's Programs and their kernels, as runnable Python |
+| `schedule` | each functional graph's kernels in loop IR, and the fusions that were refused |
+| `dynamic` | the inputs of each captured graph that have symbolic sizes; entries for all sizes |
+| `cudagraphs` | each graph that is launched kernel by kernel though CUDA graphs were asked for |
 """
 
 from __future__ import annotations
@@ -32,8 +36,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flambeau_runtime.build.isa import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -54,9 +62,15 @@ class Environment:
 
 
 LOG_TOPICS = (
-    "autotune", "captures", "fallbacks", "graph_breaks", "graph_code", "guards", "output_code",
-    "recompiles",
+    "autotune", "captures", "cudagraphs", "dynamic", "fallbacks", "graph_breaks", "graph_code",
+    "guards", "output_code", "recompiles", "schedule",
 )  # fmt: skip
+
+TORCH_TOPICS = {topic: topic for topic in LOG_TOPICS} | {
+    "autotuning": "autotune", "dynamo": "captures", "fusion": "schedule", "graph": "graph_code",
+    "kernel_code": "output_code", "recompiles_verbose": "recompiles",
+}  # fmt: skip
+"""Our topics by torch's names of them."""
 
 
 def read_environment() -> Environment:
@@ -85,7 +99,8 @@ def read_environment() -> Environment:
         sanitize=flag("FLAMBEAU_SANITIZE"),
         check=flag("FLAMBEAU_CHECK"),
         debug_dir=path("FLAMBEAU_DEBUG_DIR") or torch_debug_dir,
-        logs=_topics(os.environ.get("FLAMBEAU_LOGS", "")),
+        logs=topics_named(_words(os.environ.get("FLAMBEAU_LOGS", "")), "FLAMBEAU_LOGS")
+        | _topics_of_torch(os.environ.get("TORCH_LOGS", "")),
     )
 
 
@@ -95,12 +110,25 @@ def _level(text: str | None) -> str | None:
     return text
 
 
-def _topics(text: str) -> frozenset[str]:
-    named = {name.strip() for name in text.split(",")} - {""}
-    unknown = named - set(LOG_TOPICS) - {"all"}
+def topics_named(words: Iterable[str], origin: str) -> frozenset[str]:
+    """These topics; ValueError, which says where they are from, if one is unknown."""
+    named = set(words)
+    unknown = named - set(TORCH_TOPICS) - {"all"}
     if unknown:
         raise ValueError(
-            f"FLAMBEAU_LOGS names unknown topics: {', '.join(sorted(unknown))}; known: "
+            f"{origin} names unknown topics: {', '.join(sorted(unknown))}; known: "
             f"{', '.join(LOG_TOPICS)}, all"
         )
-    return frozenset(LOG_TOPICS) if "all" in named else frozenset(named)
+    if "all" in named:
+        return frozenset(LOG_TOPICS)
+    return frozenset(TORCH_TOPICS[name] for name in named)
+
+
+def _topics_of_torch(text: str) -> frozenset[str]:
+    """What `TORCH_LOGS` asks for that is a topic of ours: "+dynamo,guards,-inductor"."""
+    words = {word.lstrip("+") for word in _words(text) if not word.startswith("-")}
+    return frozenset(TORCH_TOPICS[word] for word in words & set(TORCH_TOPICS))
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip() for word in text.split(",")} - {""}

@@ -12,6 +12,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+from flambeau.environment import topics_named
 from flambeau_capture.guards.kinds import guard_text
 
 if TYPE_CHECKING:
@@ -23,11 +24,33 @@ if TYPE_CHECKING:
 
 _OF_EVENT = {
     "capture": "captures", "recompile": "recompiles", "break": "graph_breaks",
-    "limit": "graph_breaks", "generalise": "recompiles", "eager": "graph_breaks",
-    "eager_replay": "graph_breaks", "violated": "recompiles", "plain_launch": "fallbacks",
+    "limit": "graph_breaks", "generalise": "dynamic", "eager": "graph_breaks",
+    "eager_replay": "graph_breaks", "violated": "recompiles", "plain_launch": "cudagraphs",
 }  # fmt: skip
 _WARNINGS = frozenset({"plain_launch"})
 """Events that are written unasked, by Python's logger: the user asked for what did not happen."""
+
+
+_chosen: frozenset[str] | None = None
+"""The topics that `set_logs` chose."""
+
+
+def set_logs(**topics: bool | int) -> None:
+    """Choose the topics that are written to stderr, for all compiled callables from now on:
+    `set_logs(graph_breaks=True)`. A level of `logging` counts as True, as for torch's function;
+    without arguments, FLAMBEAU_LOGS and TORCH_LOGS decide again.
+
+    Raises ValueError for an unknown topic.
+    """
+    global _chosen
+    known = {topic: topics_named([topic], "set_logs") for topic in topics}
+    asked = [known[topic] for topic, value in topics.items() if value]
+    _chosen = frozenset().union(*asked) if topics else None
+
+
+def is_shown(topic: str, environment: Environment) -> bool:
+    """Whether a topic is written to stderr."""
+    return topic in (environment.logs if _chosen is None else _chosen)
 
 
 def emit(topic: str, text: str, environment: Environment, level: int = logging.INFO) -> None:
@@ -35,13 +58,13 @@ def emit(topic: str, text: str, environment: Environment, level: int = logging.I
     logging.getLogger(f"flambeau.{topic}").log(level, "%s", text)
     if level >= logging.WARNING:
         return
-    if topic in environment.logs:
+    if is_shown(topic, environment):
         sys.stderr.write(f"flambeau [{topic}] {text}\n")
 
 
 def wanted(topic: str, environment: Environment) -> bool:
     """Whether `emit` would write, for texts that are costly to make."""
-    return topic in environment.logs or logging.getLogger(f"flambeau.{topic}").isEnabledFor(
+    return is_shown(topic, environment) or logging.getLogger(f"flambeau.{topic}").isEnabledFor(
         logging.INFO
     )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flambeau.debug_folder import DebugFolder, GraphFolder
     from flambeau_capture.compiled import CompiledState
 
-_LOG = logging.getLogger("flambeau.fallbacks")
+_LOG = logging.getLogger("flambeau.cudagraphs")
 
 
 @dataclass(frozen=True)
