@@ -8,7 +8,8 @@ values, the gate and the other half of a gated layer.
 
 For few rows, where a product takes as long as reading its weights and starting. The merged weights
 are kept beside those of the caller. The results have gaps between their rows. Views of them follow;
-what would give another layout because of it, and what leaves the graph, reads a copy without gaps.
+what would give another layout because of it reads a copy without gaps. Products whose memory leaves
+the graph stay.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from flambeau_autograd.operators import Work, work
+from flambeau_autograd.operators import Work, memory_of, work
 from flambeau_prims import primitives as prims
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Graph, Node, Value, map_values
@@ -35,15 +36,16 @@ MOST_STEPS_OF_GPU = 3 << 30
 """Multiplications of one product: with more, a product fills a GPU by itself. Measured on an H200:
 512 x 768 x 3 * 768 takes half the time in one product, 4096 x 768 x 3 * 768 four fifths.
 """
-_READ_ANY_LAYOUT = (Kind.POINTWISE, Kind.REDUCTION)
+_READ_ANY_LAYOUT = (Kind.POINTWISE, Kind.REDUCTION, Kind.INDEX)
 
 
 def merge_products(graph: Graph, constant: set[Value]) -> None:
     """Merge products by `constant` matrices, in place; adds to `constant`."""
+    leaving = {memory_of(value) for value in graph.live_at_exit()}
     groups: dict[Any, list[Node]] = {}
     for node in graph.nodes:
         key = _key(node, constant)
-        if key is not None:
+        if key is not None and node.outputs[0] not in leaving:
             groups.setdefault(key, []).append(node)
     merged = [nodes for nodes in groups.values() if len(nodes) > 1]
     if merged:
@@ -105,13 +107,6 @@ class _Merging:
                 self.merge(first[node])
             elif node not in gone:
                 self.follow(node)
-        for at, out in enumerate(self.graph.outputs):
-            if isinstance(out, Value) and out in self.old:
-                self.graph.outputs[at] = self.copy(out)
-        self.graph.writes = [
-            (target, self.copy(value) if value in self.old else value)
-            for target, value in self.graph.writes
-        ]
         self.graph.nodes = self.nodes
 
     def constants_first(self) -> set[Value]:
@@ -180,7 +175,7 @@ class _Merging:
     def takes(self, node: Node) -> bool:
         """Whether a node reads operands with gaps, and gives results as before or views."""
         if isinstance(node.op, Prim):
-            if node.op.kind in _READ_ANY_LAYOUT:
+            if node.op.kind in _READ_ANY_LAYOUT or node.op is prims.clone:
                 return True
             if node.op.kind is not Kind.VIEW or node.op is prims.as_strided:
                 return False
