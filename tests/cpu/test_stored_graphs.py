@@ -21,6 +21,7 @@ from torch.nn import functional
 import flambeau
 from flambeau import backends, stored_graphs
 from flambeau.report import report_of
+from flambeau_runtime.environment_errors import CompilerNotFound
 
 
 @pytest.fixture(autouse=True)
@@ -305,6 +306,25 @@ def test_a_damaged_file_is_a_miss(cache: Path) -> None:
         stored_graphs.Cache(cache).store(stored_graphs.KIND, key, text, ".json")
         assert stored(blend, *pair) == "written"
     assert stored(blend, *pair) == "read"
+
+
+def test_kernels_that_cannot_be_built_are_the_backends_affair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = inputs()
+    assert stored(blend, *pair) == "written"
+
+    def no_compiler(*args: Any) -> Any:
+        raise CompilerNotFound("there is no compiler")
+
+    monkeypatch.setattr(stored_graphs, "load", no_compiler)
+    monkeypatch.setattr(backends, "load", no_compiler)
+    compiled = flambeau.compile(blend)
+    with pytest.warns(RuntimeWarning, match="runs 'blend' eagerly: there is no compiler"):
+        torch.testing.assert_close(compiled(*pair), blend(*pair))
+    (graph,) = report_of(compiled).graphs
+    assert graph.fallback is not None and graph.fallback.reason == "no-compiler"
+    assert "[split]" in graph.stored
 
 
 def test_errors_are_those_of_eager() -> None:

@@ -1,6 +1,7 @@
 """Ratios to torch.compile and to eager, measured in one run.
 
 python -m tools.bench first-call [--case bert ...] [--repeats 3]   s of a first call, empty caches
+python -m tools.bench first-call --warm ...            the same, caches filled by an earlier process
 python -m tools.bench calls                            us per call when the graph does nothing
 python -m tools.bench steady [--case bert ...]         ms per call once compiled
 python -m tools.bench host                             us per library call of a chain of tiny ones
@@ -56,12 +57,14 @@ OF_GPUS = ("gpu", "memory", "kernels", "gemm")
 
 
 def first_call(arguments: argparse.Namespace, table: Table) -> None:
-    """Flambeau's and torch.compile's first call, each in a fresh process with empty caches."""
+    """Flambeau's and torch.compile's first call, each in a fresh process with empty caches, or with
+    those of an earlier process (`--warm`).
+    """
     columns(table, "case", "flambeau s", "torch.compile s", "ratio", "1/ratio")
     for name in arguments.case or (FIRST_CALL_GPU if arguments.device == "cuda" else FIRST_CALL):
         pairs = [
             [
-                cold(name, stack, arguments.device, mode=arguments.mode)
+                cold(name, stack, arguments.device, mode=arguments.mode, warm=arguments.warm)
                 for stack in ("flambeau", "torch")
             ]
             for _ in range(arguments.repeats)
@@ -257,6 +260,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--cold", action="store_true", help="of models: first calls and peaks, too")
+    parser.add_argument("--warm", action="store_true", help="of first-call: with full caches")
     parser.add_argument("--passive", action="store_true", help="of models: CPU time, not wall time")
     parser.add_argument("--mode", help="of first-call: max-autotune-no-cudagraphs, for example")
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")

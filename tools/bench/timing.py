@@ -54,23 +54,33 @@ def interleave(
 
 
 def cold(
-    case: str, stack: str, device: str, *, dynamic: bool = False, mode: str | None = None
+    case: str,
+    stack: str,
+    device: str,
+    *,
+    dynamic: bool = False,
+    mode: str | None = None,
+    warm: bool = False,
 ) -> float:
-    """Seconds of a first call in a fresh process with empty caches."""
+    """Seconds of a first call in a fresh process with empty caches; with `warm`, of the next
+    process, which finds what the first one left in them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {
             "FLAMBEAU_CACHE_DIR": os.path.join(folder, "flambeau"),
             "TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "inductor"),
             "TRITON_CACHE_DIR": os.path.join(folder, "triton"),
+            "FLAMBEAU_GRAPH_CACHE": str(int(warm)),
         }
         command = [sys.executable, "-m", "tools.bench.cold", case, stack, device]
         command += ["--dynamic"] * dynamic + ([f"--mode={mode}"] if mode else [])
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        for _ in range(1 + warm):
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                check=True,
+                capture_output=True,
+                text=True,
+            )
         return json.loads(done.stdout.splitlines()[-1])["first"]

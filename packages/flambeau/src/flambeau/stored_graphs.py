@@ -43,7 +43,7 @@ from flambeau_prims.spec import Spec
 from flambeau_runtime import program_json
 from flambeau_runtime.build import isa
 from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use
-from flambeau_runtime.environment_errors import CacheError
+from flambeau_runtime.environment_errors import CacheError, EnvironmentProblem
 from flambeau_runtime.executor import load
 from flambeau_runtime.output_code import output_code
 
@@ -109,14 +109,19 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
         program = program_json.decode(data["program"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+    seconds: dict[str, float] = {}
+    use = CacheUse()
+    try:
+        with Stopwatch(seconds, "runtime"), recording_cache_use(use):
+            executable = load(program, context.options.runtime)
+    except EnvironmentProblem:  # which the backend meets, too, and reports
+        return None
     report = start_graph(context, gm, examples)
-    report.stored = "read"
+    report.stored, report.seconds, report.cache = "read", seconds, use
     report.programs.append(program)
     if wanted("output_code", context.options.environment):
         code = f"{context.report.name}\n{output_code(program)}"
         emit("output_code", code, context.options.environment)
-    with Stopwatch(report.seconds, "runtime"), recording_cache_use(report.cache):
-        executable = load(program, context.options.runtime)
     gm.meta["writes_last"] = True
     return wrap_inference(executable, call)
 
