@@ -52,6 +52,12 @@ def test_compile_imports_no_stage_before_the_first_call() -> None:
     assert not _starting_with(modules, *HEAVY, *stages)
 
 
+def test_a_first_call_imports_no_export() -> None:
+    modules = _new_modules("import flambeau; flambeau.compile(lambda x: x.sin())(torch.ones(2))")
+    assert _starting_with(modules, "flambeau_capture.interpreter")
+    assert not _starting_with(modules, "flambeau_capture.exported", "flambeau.explain")
+
+
 def test_functions_named_as_their_modules_stay_functions() -> None:
     program = """
 import flambeau, flambeau_prims

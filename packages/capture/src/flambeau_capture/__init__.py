@@ -14,10 +14,11 @@ from flambeau_prims.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from flambeau_capture import reasons
     from flambeau_capture.api import compile
-    from flambeau_capture.capture_stage import export, wrap_numpy
+    from flambeau_capture.capture_stage import wrap_numpy
     from flambeau_capture.compiled import state_of
     from flambeau_capture.core import core_is_native
     from flambeau_capture.entries.entry import Backend
+    from flambeau_capture.export_stage import export
     from flambeau_capture.exported.dims import Dim
     from flambeau_capture.exported.files import ExportFileError
     from flambeau_capture.exported.graph import ExportedGraph, load
@@ -36,10 +37,11 @@ lazy_exports(
     {
         "flambeau_capture": ("reasons",),
         "flambeau_capture.api": ("compile",),
-        "flambeau_capture.capture_stage": ("export", "wrap_numpy"),
+        "flambeau_capture.capture_stage": ("wrap_numpy",),
         "flambeau_capture.compiled": ("state_of",),
         "flambeau_capture.core": ("core_is_native",),
         "flambeau_capture.entries.entry": ("Backend",),
+        "flambeau_capture.export_stage": ("export",),
         "flambeau_capture.exported.dims": ("Dim",),
         "flambeau_capture.exported.files": ("ExportFileError",),
         "flambeau_capture.exported.graph": ("ExportedGraph", "load"),
