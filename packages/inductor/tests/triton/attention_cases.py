@@ -171,7 +171,7 @@ def attention_cases() -> Iterator[AttentionCase]:
     documents = torch.arange(96) // 20
     yield case("documents", plain, same_document, tensors(2, 2, 2, 96, 96, 16, 16), [documents], 16)
     for length, block in ((64, 128), (16, 64), (64, 48)):
-        short = tensors(1, 2, 2, length, length, 16, 16)
+        short = tensors(1, 2, 2, length, length, 24, 20)
         yield case(f"blocks of {block} over {length}", relative, everything, short, [], block)
     yield case("one query", relative, everything, tensors(3, 4, 2, 1, 90, 16, 16))
     for queries in (1, 3):

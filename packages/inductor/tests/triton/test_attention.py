@@ -144,7 +144,11 @@ def test_rows_that_are_far_apart_have_wide_addresses() -> None:
 
 def test_the_writer_has_all_that_operators_ask_for() -> None:
     asked = set(re.findall(r"self\.writer\.(\w+)", inspect.getsource(ops)))
-    asked -= {"reduce", "orders"}  # of rows that are reduced or sorted, which scores are not
+    asked -= {
+        "reduce",
+        "reduce_columns",
+        "orders",
+    }  # of rows that are reduced or sorted, which scores are not
     written = inspect.getsource(flex_attention) + inspect.getsource(source_writer)
     missing = [
         name for name in sorted(asked)
