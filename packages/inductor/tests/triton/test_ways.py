@@ -92,6 +92,11 @@ def graphs() -> Any:
     product = b.cast(on.call(aten.mm.default, a, c), torch.float32)
     yield "long", on, b.add(product, on.spread(d, product)), x.float() @ w.float() + bias
 
+    x, w = torch.randn(40, 128).half() / 8, torch.randn(128, 48).half()
+    on = OnGpu(x, w)
+    product = on.call(aten.mm.default, *on.graph.inputs)
+    yield "wide", on, on.builder.cast(product, torch.float32), x.float() @ w.float()
+
     x, w = torch.randn(5, 33, 24).half(), torch.randn(5, 24, 18).half()
     on = OnGpu(x, w)
     product = on.call(aten.bmm.default, *on.graph.inputs)
@@ -215,8 +220,8 @@ def test_every_way_computes_the_same() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    names = ("padded", "dequantised", "long", "batches", "one row", "two in a byte", "gathered",
-             "scaled", "scaled rows", "experts", "scaled experts")  # fmt: skip
+    names = ("padded", "dequantised", "long", "wide", "batches", "one row", "two in a byte",
+             "gathered", "scaled", "scaled rows", "experts", "scaled experts")  # fmt: skip
     for name in names:
         assert sum(way.startswith(name) for way in report) >= 3, report.keys()
     for words in (": 2 parts", "dequantised: factors", "padded: factors", "one row: sums",

@@ -44,6 +44,8 @@ def product_of_call(call: ExternCall) -> Product | None:
     match call.op, call.args:
         case ("aten.mm.out" | "aten.bmm.out" | "aten._int_mm.default" as op, (left, right)):
             product = Product(op.split(".")[1].lstrip("_"), left, right, None, (-1, -2))
+        case ("aten.mm.dtype_out", (left, right, _)):
+            product = Product("mm", left, right, None, (-1, -2))
         case ("aten.addmm.out" | "aten.baddbmm.out" as op, (added, left, right)):
             product = Product(op.split(".")[1], left, right, added, (-1, -2))
         case (
