@@ -231,6 +231,24 @@ def test_grouped_rows(ends: list[int], turned: bool) -> None:
 
 
 @pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no F.grouped_mm")
+def test_rows_behind_the_last_group() -> None:
+    """The product's kernel stores for them what does not depend on the product."""
+    x, w = torch.randn(300, 128, **BF16), torch.randn(4, 128, 256, **BF16) / 16
+    bounds = torch.tensor([10, 10, 100, 160], device="cuda", dtype=torch.int32)
+
+    def function(
+        x: torch.Tensor, w: torch.Tensor, bounds: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        y = F.silu(F.grouped_mm(x, w, offs=bounds))
+        is_row = torch.arange(300, device="cuda")[:, None] < bounds[-1]
+        return torch.where(is_row, y, 7.0), torch.zeros_like(y)
+
+    compiled = flambeau.compile(function, options=ONLY_OURS, fullgraph=True)
+    for ours, theirs in zip(compiled(x, w, bounds), function(x, w, bounds), strict=True):
+        assert (ours - theirs).abs().max() <= 0.05
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no F.grouped_mm")
 def test_grouped_rows_in_float8() -> None:
     x, w = (
         torch.randn(shape, device="cuda").to(torch.float8_e4m3fn)

@@ -67,7 +67,7 @@ def matmul_cases() -> Iterator[Case]:
     for (n, k), digits, group in product(((64, 256), (45, 192)), (1, 2, 4, 8), (32, 64)):
         yield matmul(20, n, k, F16, digits=digits, group=group, transposed=(False, digits < 4),
                      tiling=replace(thin, kblock=min(128, max(group, 16 * digits))))  # fmt: skip
-    for ends in ((37,), (0, 5, 5, 37), (16, 32, 37)):
+    for ends in ((37,), (0, 5, 5, 37), (16, 32, 37), (3, 5, 20), (2,), (37, 37, 37)):
         yield matmul(37, 45, 51, F16, ends=ends, epilogue="relu_row_scale")
     yield matmul(100, 64, 96, BF16, ends=(1, 64, 64, 65, 100), tiling=thin, gathered=True)
     wide = MatmulTiling(64, 32, 64, warps=4, stages=2)

@@ -30,15 +30,18 @@ def tile_text(points: str, block: int, groups: RowGroups | None) -> str:
 
 def place_in_group(groups: RowGroups, rows: str) -> list[str]:
     """Lines that find for tile `row` its `group`, its `first` row and the row `behind` its group.
-    Of no group's tile, `group` is not below the number of groups.
+    Of no group's tile, `group` is not below the number of groups. The rows behind the last bound
+    are the last group's: what else the kernel stores is stored for them, too.
     """
     lanes = max(2, 1 << (groups.count - 1).bit_length())
     place = f"{groups.bounds} + {integer_text(groups.offset)} + groups"
     return [
         f"groups = tl.arange(0, {lanes})",
-        f"ends = tl.load({place}, groups < {groups.count}, other=0)",
+        f"ends = tl.load({place}, groups < {groups.count - 1}, other=0)",
+        f"ends = tl.where(groups < {groups.count - 1}, ends, {rows}).to(tl.int32)",
         f"starts = tl.load({place} - 1, (groups > 0) & (groups < {groups.count}), other=0)",
         "counts = tl.maximum((ends - starts + XBLOCK - 1) // XBLOCK, 0)",
+        f"counts = tl.where(groups < {groups.count}, counts, 0)",
         "totals = tl.cumsum(counts, 0)",
         "group = tl.sum((totals <= row).to(tl.int32), 0)",
         "first = tl.sum(tl.where(totals <= row, counts, 0), 0)",
