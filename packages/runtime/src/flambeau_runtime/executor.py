@@ -18,6 +18,7 @@ from flambeau_runtime import cuda, native
 from flambeau_runtime.build import cpp
 from flambeau_runtime.c_executor import Assembler
 from flambeau_runtime.check import check_arguments, check_program
+from flambeau_runtime.freed_memory import keep_freed_memory
 from flambeau_runtime.graph_launch import launcher_of, why_plain
 from flambeau_runtime.options import RuntimeOptions
 from flambeau_runtime.prepared import PreparedExecutable
@@ -67,6 +68,7 @@ def load(
         return PreparedExecutable(run, prepare, read)
     if options.debug:
         check_program(program)
+    keep_freed_memory()
     kernels = load_kernels(program, options)
     run = make_executor(program, kernels, options, on_refusal)
     return CheckedExecutable(program, run) if options.debug else run
