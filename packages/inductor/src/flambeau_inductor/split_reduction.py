@@ -49,7 +49,7 @@ FEWEST_SHARED_ROWS = 64
 
 FEWEST_SHARES, SHORTEST_SHARE, LONGEST_SHARE = 64, 16, 128
 """Shares of rows for the cores of a CPU; the length from which a share is worth its partial result,
-and that which bounds rounding errors.
+and the length that bounds rounding errors.
 """
 
 COLUMNS_PER_PROGRAM = 64

@@ -105,6 +105,23 @@ def test_compiler_that_finds_the_disk_full(fresh, tmp_path):
         load(sin_cos(), dataclasses.replace(fresh, cxx=cxx))
 
 
+@pytest.mark.parametrize(
+    ("needed", "runs"), [("*-O2*", 2), ("*-fno-tree-vectorize*", 3), ("no", 3)]
+)
+def test_compiler_that_fails_in_an_optimisation(fresh, tmp_path, needed, runs):
+    text = (
+        f'#!/bin/sh\necho run >> "{tmp_path}/runs"\ncase "$*" in {needed}) exec g++ "$@";; esac\n'
+        "echo 'k.cpp:1: internal compiler error: in convert_move' >&2; exit 1\n"
+    )
+    options = dataclasses.replace(fresh, cxx=script(tmp_path, text))
+    if needed == "no":
+        with pytest.raises(CompilerUnusable, match="crashed or was killed"):
+            load(sin_cos((7,)), options)
+    else:
+        assert_computes(options)
+    assert (tmp_path / "runs").read_text().count("run") >= runs
+
+
 @pytest.mark.parametrize("launcher", ["env", "/usr/bin/env LC_ALL=C", "nice -n 0"])
 def test_compiler_with_a_launcher(fresh, launcher):
     x = torch.randn(5)

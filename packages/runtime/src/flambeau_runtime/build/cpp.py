@@ -53,7 +53,10 @@ WORDS = 2000
 """
 
 _FULL_DISK = ("No space left on device", "Disk quota exceeded")
-_CRASH = ("signal terminated program", "internal compiler error")
+_DEFECT = "internal compiler error"
+_CRASH = ("signal terminated program", _DEFECT)
+_MILDER_FLAGS = (("-O2",), ("-O1", "-fno-tree-vectorize"))
+"""Tried one after the other where an optimisation of the compiler fails on a text (GCC 12 does)."""
 
 
 class CompileError(RuntimeError):
@@ -173,6 +176,10 @@ def _compile(tools: Toolchain, text: str, key: str, folder: Path, cache: Cache) 
     symbol = binding("cpp", key)
     mark = f'\nextern "C" __attribute__((visibility("default"))) const char {symbol} = 0;\n'
     library, words = _run_compiler(tools, text + mark, folder / key)
+    for milder in _MILDER_FLAGS:
+        if library is not None or _DEFECT not in words:
+            break
+        library, words = _run_compiler(tools, text + mark, folder / key, milder)
     if library is not None and symbol.encode() in library:
         return library
     if any(full in words for full in _FULL_DISK):
@@ -190,14 +197,14 @@ def _compile(tools: Toolchain, text: str, key: str, folder: Path, cache: Cache) 
     raise CompileError(f"{command} failed on a generated kernel (its text: {kept}):\n{words}")
 
 
-def _run_compiler(tools: Toolchain, text: str, stem: Path) -> tuple[bytes | None, str]:
+def _run_compiler(tools: Toolchain, text: str, stem: Path, more: Sequence[str] = ()) -> tuple[bytes | None, str]:
     """One run: the shared library's content, None where there is none, and the compiler's words."""
     source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
     try:
         source.write_text(text)
     except OSError as error:
         raise unwritable(stem.parent, error) from error
-    command = [*tools.command, *tools.flags, str(source), "-o", str(library), *LINK_FLAGS, *tools.libraries]
+    command = [*tools.command, *tools.flags, *more, str(source), "-o", str(library), *LINK_FLAGS, *tools.libraries]
     surroundings = {**os.environ, "TMPDIR": str(stem.parent), "LC_ALL": "C"}
     try:
         done = subprocess.run(
