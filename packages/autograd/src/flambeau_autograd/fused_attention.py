@@ -147,8 +147,7 @@ class _Call:
             rows, columns = queries.shape[-2], keys.shape[-2]
             mask = mask.expand(*mask.shape[:2], rows, columns)
         if queries.is_cuda:
-            if mask is not None:
-                self.check_mask_on_gpu(queries, keys)
+            self.check_on_gpu(queries, keys, mask)
             out = attention_kernels.fused(queries, keys, values, mask, causal, scale)
             if out is None:
                 raise Refused
@@ -160,13 +159,17 @@ class _Call:
             queries, keys, values, 0.0, causal, attn_mask=mask, scale=scale
         )[0]
 
-    def check_mask_on_gpu(self, queries: Any, keys: Any) -> None:
-        """Refuse what a kernel that reads a mask gains nothing by."""
+    def check_on_gpu(self, queries: Any, keys: Any, mask: Any) -> None:
+        """Refuse what a kernel that reads a mask gains nothing by; and gradients in float32, which
+        such kernels compute less exactly than the program's products, unless these may, too.
+        """
+        wide = self.dtype not in (torch.float16, torch.bfloat16)
+        if self.trains and wide and torch.get_float32_matmul_precision() == "highest":
+            raise Refused
         fewest = FEWEST_MASKED_SCORES
         if self.trains:
-            wide = self.dtype not in (torch.float16, torch.bfloat16)
             fewest = FEWEST_TRAINED_MASKED_SCORES * (4 if wide else 1)
-        if scores_of_head(queries, keys) < fewest:
+        if mask is not None and scores_of_head(queries, keys) < fewest:
             raise Refused
 
     def check_on_cpu(self, queries: Any, keys: Any, values: Any, mask: Any) -> None:

@@ -390,7 +390,7 @@ def column_sum(rows: int, columns: int) -> Case:
         kernel,
         [torch.randn(rows * columns), torch.zeros(columns)],
         (),
-        1e-4,
+        1e-3,
     )
 
 

@@ -43,6 +43,12 @@ def attend(**options):
     return lambda q, k, v, *mask: F.scaled_dot_product_attention(q, k, v, *mask, **options)
 
 
+def of_data(q, k, dtype=torch.bool):
+    """A mask [2, 1, length, length] that is no constant."""
+    attends = q.detach()[:, :1, :, :1] >= k.detach()[:, :1, :, :1].transpose(-2, -1)
+    return attends.to(dtype)
+
+
 def heads(*, dtype=HALF, size=16, length=5, count=3):
     return [torch.randn(2, 4, length, size, dtype=dtype) for _ in range(count)]
 
@@ -80,21 +86,19 @@ PROGRAMS = {
     "efficient": (attend(), heads(dtype=torch.float32)),
     "efficient_causal": (attend(is_causal=True), heads(dtype=torch.float32)),
     "efficient_mask": (
-        lambda q, k, v: attend()(
-            q, k, v, torch.ones(2, 1, 5, 5, dtype=torch.bool, device=q.device)
-        ),
+        lambda q, k, v: attend()(q, k, v, of_data(q, k)),
         heads(),
     ),
     "efficient_float_mask": (
-        lambda q, k, v: attend()(q, k, v, torch.zeros(5, 5, device=q.device)),
+        lambda q, k, v: attend()(q, k, v, of_data(q, k, torch.float32)[0, 0]),
         heads(dtype=torch.float32),
     ),
     "efficient_aligned_mask": (
-        lambda q, k, v: attend()(q, k, v, torch.zeros(2, 1, 16, 16, device=q.device)),
+        lambda q, k, v: attend()(q, k, v, of_data(q, k, torch.float32)),
         heads(dtype=torch.float32, length=16),
     ),
     "half_mask": (
-        lambda q, k, v: attend()(q, k, v, torch.zeros(2, 1, 16, 16, device=q.device, dtype=HALF)),
+        lambda q, k, v: attend()(q, k, v, of_data(q, k, HALF)),
         heads(length=16),
     ),
     "mask_dropout": (
