@@ -51,3 +51,21 @@ def test_as_eager(write: Any, backend: str) -> None:
                 got = found
         for mine, yours in zip(got, found, strict=True):
             torch.testing.assert_close(mine, yours)
+
+
+def test_parts_of_copies_lie_where_eager_lays_them() -> None:
+    def parts(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = y + 1
+        first, second = y.clone(), y.clone()
+        return (
+            first[..., 1:3], second[0], second.flatten()[3:9].view(2, 3)[1], y[0].clone(), z,
+            z.clone()[-1, 2:], z[-1].clone(),
+        )  # fmt: skip
+
+    compiled = flambeau.compile(parts)
+    for shape in ((1, 9), (3, 8), (1, 12)):
+        y = torch.randn(shape)
+        for mine, its in zip(compiled(y), parts(y), strict=True):
+            assert torch.equal(mine, its)
+            assert mine.storage_offset() == its.storage_offset()
+            assert mine.stride() == its.stride()

@@ -276,7 +276,31 @@ class Read(nn.Module):
         return y * 2, y.sin(), self.convolution(x * 2) * self.row, 2 / self.convolution(x + 1)
 
 
+class Parts(nn.Module):
+    """Numbers that are parts of tensors, or views that no stride describes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 6, 3)
+        self.numbers = nn.Parameter(torch.rand(6) + 0.5)
+        self.weight = nn.Parameter(torch.randn(1, 6))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        n, convolution = self.numbers, self.convolution
+        shuffled = n.view(2, 3).t().reshape(6, 1, 1)
+        rows = x.flatten(0, 2)
+        return (
+            convolution(x) * n[0],
+            convolution(x + 1) - n[3:4, None, None],
+            convolution(x + 2) * shuffled,
+            convolution(x + 3) * n.flip(0)[:, None, None],
+            rows @ self.weight.expand(8, 6) * n,
+            rows @ self.weight.expand(8, 6).sin() + n[1],
+        )
+
+
 FOLDED = {
+    "parts": Parts,
     "2d": lambda: normalised(nn.Conv2d(3, 5, 3, padding=1), 5),
     "without bias": lambda: normalised(nn.Conv2d(3, 5, 3, bias=False), 5),
     "plain norm": lambda: normalised(nn.Conv2d(3, 5, 3), 5, affine=False),

@@ -247,6 +247,31 @@ def test_learned_mask_on_a_cpu_keeps_its_gradient() -> None:
     torch.testing.assert_close(mine, its)
 
 
+EQUATIONS = {
+    "sums": ("bhqdx,bhkdy->bhqk", (2, 3, 5, 4, 2), (2, 3, 5, 4, 3)),
+    "one more dim": ("bhqdx,bhkd->bhqk", (2, 3, 5, 4, 2), (2, 3, 5, 4)),
+    "repeated widths": ("bhqd,bhkd->bhqk", (2, 3, 5, 1), (2, 3, 5, 4)),
+    "repeated batches": ("bhqd,bhkd->bhqk", (2, 1, 5, 4), (1, 3, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_equations_that_are_no_products_of_matrices(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAMBEAU_CHECK", "1")
+    equation, *shapes = EQUATIONS[name]
+
+    def program(q: Any, k: Any, v: Any) -> Any:
+        return torch.einsum("bhqk,bhkd->bhqd", torch.einsum(equation, q, k).softmax(-1), v)
+
+    q, k = (torch.randn(shape) for shape in shapes)
+    compiled = flambeau.compile(program)
+    for keys in (5, 1):  # the keys of one value are repeated
+        v = torch.randn(2, 3, keys, 4)
+        torch.testing.assert_close(compiled(q, k, v), program(q, k, v))
+
+
 def test_option() -> None:
     given = arguments()
     compiled = flambeau.compile(plain, options={"fuse_attention": False})

@@ -285,7 +285,7 @@ def _finest(stages: Sequence[Leading]) -> Leading:
     ends: set[int] = set()
     totals = set()
     for stage in stages:
-        if not all(isinstance(size, int) for size in stage):
+        if not all(isinstance(size, int) and size > 0 for size in stage):
             raise Refused
         products = [math.prod(stage[: at + 1]) for at in range(len(stage))]  # type: ignore[arg-type]
         ends.update(product for product in products if product != 1)  # type: ignore[misc]

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_autograd.operators import memory_of
+from flambeau_autograd.functionalize import dense_order
 from flambeau_prims import primitives as prims
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Graph, Node, Value
-from flambeau_prims.strides import is_contiguous
 
 if TYPE_CHECKING:
     from flambeau_prims.primitives import Prim
@@ -161,7 +160,8 @@ class _Folding:
             shape[layer.channels] = value.spec.shape[1]
             spread = b.expand(b.reshape(affine.scale, tuple(shape)), weight.spec.shape)
             scaled = b.mul(weight, spread)
-            scaled.spec = scaled.spec.replace(stride=weight.spec.stride)
+            if dense_order(weight.spec) is not None:
+                scaled.spec = scaled.spec.replace(stride=weight.spec.stride)
             weight = scaled
         call = layer.with_parameters(weight, affine.shift)
         call.outputs = (value,)
@@ -187,12 +187,9 @@ class _Folding:
         if not isinstance(other, Value):
             return isinstance(other, (int, float)) and math.isfinite(other)
         shape, strides = other.spec.shape, other.spec.stride
-        root = memory_of(other)
         return (
             other in self.constant
-            and root.spec.numel == shape[1]
-            and is_contiguous(root.spec)
-            and other.spec.offset == root.spec.offset
+            and 0 not in shape
             and not any(
                 stride
                 for dim, (size, stride) in enumerate(zip(shape, strides, strict=True))
@@ -204,10 +201,14 @@ class _Folding:
         """The numbers that a step adds or multiplies with."""
         left, right = step.args
         other: Any = right if left is value else left
+        b = self.builder
         channels = value.spec.shape[1]
-        if isinstance(other, Value):
-            return self.builder.reshape(memory_of(other), (channels,))
-        return self.builder.full((channels,), other, value.spec.dtype, value.spec.device)
+        if not isinstance(other, Value):
+            return b.full((channels,), other, value.spec.dtype, value.spec.device)
+        for dim in range(other.spec.ndim):
+            if dim != 1:
+                other = b.slice(other, dim, 0, 1, 1)
+        return b.reshape(other, (channels,))
 
     def after(self, affine: _Affine, op: Prim, row: Value, reverse: bool) -> _Affine:
         """The function followed by one more step; `reverse`: the row is the first operand."""

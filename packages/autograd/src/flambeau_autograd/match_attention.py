@@ -349,8 +349,11 @@ def _einsum(node: fx.Node, call: Call) -> Product | None:
     summed = [letter for letter in left if letter in right and letter not in result]
     if not len(rows) == len(columns) == len(summed) == 1:
         return None
-    if len(left) != len(right) != len(batch) + 2 or len(result) != len(batch) + 2:
+    if any(len(term) != len(batch) + 2 for term in (left, right, result)):
         return None
+    (letter,) = summed
+    if specs[0].shape[left.index(letter)] != specs[1].shape[right.index(letter)]:  # type: ignore[union-attr]
+        return None  # repeated
     order = [*batch, *rows, *columns]
     return Product(
         node,

@@ -340,7 +340,8 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
         if options.check:
             check_graph(graph, name)
     # Last, since merging and folding are what makes outputs share memory.
-    return unalias_outputs(graph, traced.owners, primitive=options.decompose)
+    offsets = [out.spec.offset if isinstance(out, Value) else 0 for out in traced.tape.outputs]
+    return unalias_outputs(graph, traced.owners, offsets, primitive=options.decompose)
 
 
 def _aligned_inputs(joint: Graph, traced: Trace) -> tuple[int, ...]:

@@ -27,14 +27,19 @@ from flambeau_prims.spec import Spec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flambeau_prims.spec import Size
+
 aten = torch.ops.aten
 
 
-def unalias_outputs(graph: Graph, owners: Sequence[Any], primitive: bool) -> Graph:
+def unalias_outputs(
+    graph: Graph, owners: Sequence[Any], offsets: Sequence[Size], primitive: bool
+) -> Graph:
     """Copy outputs of `graph`, in place, that share memory with an input or an output of another
     owner.
 
-    `primitive`: the graph is one of primitives, so copy by `prims.clone`, which keeps any strides.
+    `offsets`: where the outputs begin in their memory in eager. `primitive`: the graph is one of
+    primitives, so copy by `prims.clone`, which keeps any strides.
     """
     holder: dict[Value, Any] = {value: value for value in graph.inputs if isinstance(value, Value)}
     copies: dict[tuple[Value, int], Value] = {}
@@ -44,7 +49,9 @@ def unalias_outputs(graph: Graph, owners: Sequence[Any], primitive: bool) -> Gra
             continue
         memory = memory_of(out)
         if holder.setdefault(memory, owner) != owner:
-            copy = _separated(graph.nodes, out, id(owner), copies, primitive)
+            # A copy of a view begins at 0, a view of a copy need not.
+            within = offsets[position] == out.spec.offset != 0
+            copy = _separated(graph.nodes, out, id(owner), copies, primitive, within)
             graph.outputs[position] = copy
             holder[memory_of(copy)] = owner
     _separate_writes(graph, primitive)
@@ -57,20 +64,23 @@ def _separated(
     owner: int,
     copies: dict[tuple[Value, int], Value],
     primitive: bool,
+    within: bool = False,
 ) -> Value:
-    """The owner's copy of `out`; of a view with gaps the viewed memory is copied."""
+    """The owner's copy of `out`; of a view with gaps, or one that lies `within` other elements, the
+    viewed memory is copied.
+    """
     known = copies.get((out, owner))
     if known is None:
         producer = out.producer
         if (
-            dense_order(out.spec) is not None
+            (dense_order(out.spec) is not None and not (within and memory_of(out) is not out))
             or producer is None
             or dense_order(memory_of(out).spec) is None
         ):
             known = cloned(nodes, out, primitive)
         else:
             base = next(producer.operands())
-            own = _separated(nodes, base, owner, copies, primitive)
+            own = _separated(nodes, base, owner, copies, primitive, within)
             args, kwargs = (
                 map_values(a, lambda value: own if value is base else value)
                 for a in (producer.args, producer.kwargs)
