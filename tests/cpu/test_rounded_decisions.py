@@ -45,3 +45,36 @@ def test_decisions_read_rounded_values(name, dtype):
         x, y = (scale ** (i == 0) * torch.randn(shape) for i in range(2))
         x, y = x.to(dtype), y.to(dtype)
         torch.testing.assert_close(compiled(x, y), function(x, y), rtol=0, atol=0, equal_nan=True)
+
+
+SOFTMAXES = {
+    "softmax": lambda x: x.softmax(-1),
+    "of columns": lambda x: x.softmax(0),
+    "float32": lambda x: torch.softmax(x, -1, dtype=torch.float32),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "written out": lambda x: (x - x.amax(-1, keepdim=True)).exp() / x.shape[-1],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", SOFTMAXES)
+def test_great_masks_absorb_scores(name, dtype):
+    def function(x, mask):
+        x = x * 0.5
+        return SOFTMAXES[name](x + (mask.mT if name == "of columns" else mask))
+
+    compiled = flambeau.compile(function, fullgraph=True)
+    for least in (torch.finfo(dtype).min, -1e4):
+        for length in (7, 33, 1000):
+            x = (4 * torch.randn(length, length)).to(dtype).requires_grad_()
+            mask = torch.zeros(length, length, dtype=dtype)
+            mask[1] = least  # a row that sees no key
+            mask[2, ::2] = least
+            got, want = compiled(x, mask), function(x, mask)
+            tangent = torch.randn_like(want)
+            gradients = [torch.autograd.grad(y, x, tangent)[0] for y in (got, want)]
+            for mine, its in ((got, want), gradients):
+                few_roundings = (
+                    4 * torch.finfo(dtype).eps * max(1.0, its.detach().abs().max().item())
+                )
+                torch.testing.assert_close(mine, its, rtol=0.02, atol=few_roundings)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Body, Integer, Number, Statement
 
 HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
+EXTREMES = frozenset({"argmax", "argmin", "max", "min", "sum_exp"})
+"""Reductions that say how far elements are from an extreme: beside a great mask, a rounding."""
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
@@ -102,13 +104,16 @@ class BodyBuilder:
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         """A reduction over the inner axes."""
-        if kind in {"argmax", "argmin"}:
+        if kind in EXTREMES:
             self.decide(value)
         return self.define_reading(Reduce, dtype, kind, value)
 
     def reduce_columns(self, kind: str, value: str, dtype: torch.dtype) -> str:
         """A reduction over the outer points of a share."""
-        value = self.unrounded.get(value, value)
+        if kind in EXTREMES:
+            self.decide(value)
+        else:
+            value = self.unrounded.get(value, value)
         return self.define(("columns", kind, value), ColumnReduce, dtype, kind, value)
 
     def scan(self, kind: str, value: str, dtype: torch.dtype, reverse: bool) -> str:
@@ -128,6 +133,8 @@ class BodyBuilder:
         """An operator on values; `dtype` is the result's."""
         if op in DISCONTINUOUS and not (op == "ne" and args[0] == args[1]):  # NaN stays NaN
             self.decide(*args)
+        elif op == "sub" and args[0] in self.unrounded and self.is_of_row(args[1]):
+            self.decide(args[0])
         source = tuple([self.unrounded.get(arg, arg) for arg in args])
         place = len(self.statements)
         name = self.define((op, source, dtype), Compute, dtype, op, source)
@@ -171,6 +178,15 @@ class BodyBuilder:
     def decide(self, *values: str) -> None:
         """A discontinuous operator reads these: two readings must not differ by a rounding."""
         self.decisive.update(value for value in values if value in self.unrounded)
+
+    def is_of_row(self, value: str) -> bool:
+        """Whether a value is one number for a row of what is loaded: an extreme, most likely."""
+        statement = self.by_name[value]
+        if isinstance(statement, Load):
+            loads = [each for each in self.statements if isinstance(each, Load)]
+            names = set().union(*(free_names(load.index) for load in loads))
+            return set(free_names(statement.index)) < names
+        return isinstance(statement, (Reduce, ColumnReduce))
 
     def note_reading(self, *values: str) -> None:
         """The last statement was given these values; it reads what they were before rounding."""
