@@ -15,6 +15,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,8 @@ class CompiledState:
         self.events: list[Event] = []
         self.listener: Callable[[Event], None] | None = None
         """Receives each event as it happens."""
+        self.watch: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Each capture and compile runs in one of these contexts."""
         self.resolve_backend: Callable[[Any], Backend] = _callable_backend
         """What a stance's backend, a name perhaps, means for this callable."""
         self._is_continuation = continuations is not None
@@ -154,6 +157,7 @@ class CompiledState:
                     self.function, self.capture_frame, self.resolve_backend(backend), self.options
                 )
                 state._with_backend = None
+                state.watch = self.watch
                 found = self._with_backend[backend] = state.new_callable()
             return found
 
@@ -163,6 +167,7 @@ class CompiledState:
             function, self.capture_frame, self.backend, self.options, self._continuations
         )
         state.listener = self.note
+        state.watch = self.watch
         state.resolve_backend = self.resolve_backend
         state._with_backend = None
         return state.new_callable()
@@ -171,6 +176,7 @@ class CompiledState:
         """The state of a function that is reached below a graph break of this callable."""
         state = CompiledState(function, self.capture_frame, self.backend, self.options)
         state.listener = self.note
+        state.watch = self.watch
         state.resolve_backend = self.resolve_backend
         return state
 
@@ -319,7 +325,7 @@ class CompiledState:
         making = _making()
         started = time.perf_counter()
         try:
-            with capturing():
+            with capturing(), self.watch():
                 state = current_state()
                 if captured is None:
                     with collector_paused():
@@ -441,7 +447,7 @@ class CompiledState:
         if self.options.dynamic is False or self._generalised:
             return None
         breaks = [entry.info.broken for entry in entries]
-        with capturing():
+        with capturing(), self.watch():
             for numbers in (True, False):
                 dynamic = DynamicDims(True, self._changes.dims(), numbers, self._blocklisted)
                 with collector_paused():

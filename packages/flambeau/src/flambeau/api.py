@@ -15,6 +15,7 @@ from flambeau.environment import read_environment
 from flambeau.logs import listener
 from flambeau.module import CompiledModule
 from flambeau.options import check_arguments, resolve
+from flambeau.progress import watcher
 from flambeau.report import Report, attach_report
 from flambeau.reset import remember
 from flambeau_capture.api import compile as compile_frames
@@ -149,6 +150,7 @@ def _compile_callable(
     state = state_of(compiled)
     state.resolve_backend = lambda other: backend_of_captures(other, context)
     state.listener = listener(report, options.environment)
+    state.watch = watcher(report.name, options.environment)
     remember(compiled)
     attach_report(compiled, report)
     return compiled

@@ -35,6 +35,7 @@ from flambeau.graph_split import (
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, is_shown, wanted
 from flambeau.plain_launches import PlainLaunches, note_cuts
+from flambeau.progress import HIDDEN, building, stage
 from flambeau.report import Fallback, GraphReport, Stopwatch
 from flambeau_autograd import aot
 from flambeau_autograd.reasons import RecordedWrite
@@ -120,6 +121,7 @@ def inductor(context: Context) -> Backend:
         def compiler(graph: Graph, kind: str) -> Compiled:
             with (
                 Stopwatch(graph_report.seconds, "inductor"),
+                stage(HIDDEN if tuner else "inductor"),
                 recording_cache_use(graph_report.cache),
             ):
                 program = stored_graphs.read_program(graph_report, graph, kind, context)
@@ -136,14 +138,15 @@ def inductor(context: Context) -> Backend:
                 graph_report.folder.lowered(graph, program, context.options.inductor)
             graph_report.programs.append(program)
             if wanted("schedule", environment):
-                stage = import_apart("flambeau_inductor.compile")
-                schedule = stage.explain_graph(graph, context.options.inductor)
+                compiler_module = import_apart("flambeau_inductor.compile")
+                schedule = compiler_module.explain_graph(graph, context.options.inductor)
                 emit("schedule", f"{context.report.name}\n{schedule}", environment)
             if wanted("output_code", environment):
                 emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
             with (
                 Stopwatch(graph_report.seconds, "runtime"),
                 recording_cache_use(graph_report.cache),
+                building(program, graph_report.cache),
             ):
                 refused = PlainLaunches(context.report, graph)
                 executable = load(program, context.options.runtime, refused)
@@ -205,7 +208,7 @@ def _through_autograd(
     ) -> Compiled:
         gm.meta["name"] = context.report.name
         try:
-            with Stopwatch(graph_report.seconds, "backend"):
+            with Stopwatch(graph_report.seconds, "backend"), stage("autograd"):
                 compiled = aot(
                     gm, example_inputs, compiler_for(graph_report), options=context.options.autograd
                 )
@@ -291,7 +294,8 @@ def reporting(backend: Backend, context: Context) -> Backend:
     """A backend from elsewhere, its graphs counted and timed; its errors are its own."""
 
     def reporting(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        with Stopwatch(start_graph(context, gm, example_inputs).seconds, "backend"):
+        seconds = start_graph(context, gm, example_inputs).seconds
+        with Stopwatch(seconds, "backend"), stage("backend"):
             return compile_with(backend, gm, example_inputs)
 
     return reporting

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau.logs import emit, wanted
+from flambeau.progress import note_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,4 +40,6 @@ def start_graph(
         placeholders = gm.graph.find_nodes(op="placeholder")
         inputs = [f"{node.name}: {node.meta.get('spec')}" for node in placeholders]
         emit("dynamic", f"{context.report.name}: {', '.join(inputs)}", environment)
-    return context.report.start_graph(gm, example_inputs)
+    graph = context.report.start_graph(gm, example_inputs)
+    note_graph(len(context.report.graphs))
+    return graph

@@ -13,6 +13,7 @@
 | `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
 | `FLAMBEAU_DEBUG_DIR=DIR` | write each stage of each graph to a folder there (`debug_folder`) |
 | `TORCH_COMPILE_DEBUG=1` | the same, to `torch_compile_debug` (in `TORCH_COMPILE_DEBUG_DIR`) |
+| `FLAMBEAU_PROGRESS=0` | show nothing of compiles that take longer than a second (`progress`) |
 | `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr, or `all` (next table) |
 | `TORCH_LOGS=TOPIC,...` | the same for torch's names of these topics; others are torch's own |
 
@@ -59,6 +60,7 @@ class Environment:
     check: bool = False
     debug_dir: Path | None = None
     logs: frozenset[str] = frozenset()
+    progress: bool = True
 
 
 LOG_TOPICS = (
@@ -101,6 +103,7 @@ def read_environment() -> Environment:
         debug_dir=path("FLAMBEAU_DEBUG_DIR") or torch_debug_dir,
         logs=topics_named(_words(os.environ.get("FLAMBEAU_LOGS", "")), "FLAMBEAU_LOGS")
         | _topics_of_torch(os.environ.get("TORCH_LOGS", "")),
+        progress=os.environ.get("FLAMBEAU_PROGRESS", "").lower() not in ("0", "false", "no", "off"),
     )
 
 

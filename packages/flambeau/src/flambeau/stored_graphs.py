@@ -33,6 +33,7 @@ import torch
 
 from flambeau.compile_context import start_graph
 from flambeau.logs import emit, wanted
+from flambeau.progress import building
 from flambeau.report import Stopwatch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
@@ -112,7 +113,11 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
     seconds: dict[str, float] = {}
     use = CacheUse()
     try:
-        with Stopwatch(seconds, "runtime"), recording_cache_use(use):
+        with (
+            Stopwatch(seconds, "runtime"),
+            recording_cache_use(use),
+            building(program, use),
+        ):
             executable = load(program, context.options.runtime)
     except EnvironmentProblem:  # which the backend meets, too, and reports
         return None
@@ -254,7 +259,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     return found
 
 
-_PLACES = frozenset({"cache_dir", "use_cache", "logs"})
+_PLACES = frozenset({"cache_dir", "use_cache", "logs", "progress"})
 """Fields of options and environment that say where things are kept, and what is told."""
 
 

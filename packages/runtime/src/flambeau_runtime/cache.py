@@ -43,12 +43,14 @@ _SUFFIX = re.compile(r"\.[a-z]+")
 
 @dataclass
 class CacheUse:
-    """The use of caches: hits, misses, and all that was found or stored, as (root, kind, key).
+    """The use of caches: how often something was found, missing and stored, and all that was found
+    or stored, as (root, kind, key).
     Several threads may add to it.
     """
 
     hits: int = 0
     misses: int = 0
+    stored: int = 0
     entries: dict[tuple[Path, str, str], None] = field(default_factory=dict)
     _lock: threading.Lock = field(
         default_factory=threading.Lock, init=False, repr=False, compare=False
@@ -62,6 +64,12 @@ class CacheUse:
                 self.entries[entry] = None
             else:
                 self.misses += 1
+
+    def add_stored(self, entry: tuple[Path, str, str]) -> None:
+        """Count what was stored."""
+        with self._lock:
+            self.stored += 1
+            self.entries[entry] = None
 
 
 _USE: ContextVar[CacheUse | None] = ContextVar("cache_use", default=None)
@@ -128,7 +136,7 @@ class Cache:
             _write_atomically(folder / f"{key}.json", json.dumps(entry).encode())
         use = _USE.get()
         if use is not None:
-            use.entries[self.root, kind, key] = None
+            use.add_stored((self.root, kind, key))
         return path
 
     def keep(self, folder: str, name: str, content: bytes) -> Path:
