@@ -92,10 +92,11 @@ def screen(text: str) -> str:
 
 
 def test_a_long_compile_is_shown_and_gone() -> None:
-    written, left, status = on_terminal("flambeau.compile(f, backend=sleeping(2.5))(x)")
+    written, left, status = on_terminal("flambeau.compile(f, backend=sleeping(3.5))(x)")
     assert status == 0
-    assert "compiling f: backend, graph 1, 1 s" in written
-    assert "compiling f: backend, graph 1, 2 s" in written
+    shown = [int(seconds) for seconds in re.findall(r"f: backend, graph 1, (\d+) s", written)]
+    assert shown == sorted(shown)
+    assert len(set(shown)) > 1
     assert left == ""
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # the cursor is shown again
 
@@ -107,12 +108,12 @@ def test_graphs_are_counted() -> None:
         open(os.devnull).close()
         return y + 1
 
-    flambeau.compile(h, backend=sleeping(1.5))(x)
+    flambeau.compile(h, backend=sleeping(2.5))(x)
     """
     written, left, status = on_terminal(program)
     assert status == 0
     assert "compiling h: backend, graph 1" in written
-    assert "graph 2, 1 s" in written
+    assert re.search(r"graph 2, \d+ s", written)
     assert left == ""
 
 
@@ -124,29 +125,33 @@ def test_built_kernels_are_counted(tmp_path: Path) -> None:
         "flambeau.compile(f)(x)", FLAMBEAU_CXX=str(compiler), FLAMBEAU_CACHE_DIR=str(tmp_path / "c")
     )
     assert status == 0
-    assert re.search(r"compiling f: build, graph 1, 0 of 1 kernel sources, [123] s", written)
+    assert re.search(r"compiling f: build, graph 1, 0 of 1 kernel sources, \d+ s", written)
     assert left == ""
 
 
 def test_short_compiles_show_nothing_and_import_nothing() -> None:
     program = """
-    flambeau.compile(f, backend=sleeping(0.1))(x)
+    import flambeau.progress
+
+    flambeau.progress.DELAY = 60  # the first compile imports much
+    flambeau.compile(f, backend=sleeping(0.3))(x)
     assert "rich" not in sys.modules
-    assert threading.active_count() <= 2
-    time.sleep(0.3)
-    assert threading.active_count() == 1
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(30)
+            assert not thread.is_alive()
     """
     assert on_terminal(program) == ("", "", 0)
 
 
 def test_progress_is_turned_off() -> None:
-    program = "flambeau.compile(f, backend=sleeping(1.5))(x)"
+    program = "flambeau.compile(f, backend=sleeping(2.5))(x)"
     assert on_terminal(program, FLAMBEAU_PROGRESS="0") == ("", "", 0)
 
 
 def test_a_pipe_gets_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", f"{BEGINNING}\nflambeau.compile(f, backend=sleeping(1.5))(x)"],
+        [sys.executable, "-c", f"{BEGINNING}\nflambeau.compile(f, backend=sleeping(2.5))(x)"],
         capture_output=True,
         timeout=120,
         check=True,
@@ -176,7 +181,7 @@ def test_other_output_stays_whole() -> None:
 def test_an_error_leaves_the_terminal_clean(error: str) -> None:
     program = f"""
     def backend(gm, example_inputs):
-        time.sleep(1.5)
+        time.sleep(2.5)
         raise {error}("stop")
 
     before = sys.stderr
@@ -198,7 +203,7 @@ def test_threads_are_shown_together() -> None:
         def g(x):
             return x + number
         g.__qualname__ = f"g{number}"
-        return flambeau.compile(g, backend=sleeping(1.5 + 0.4 * number))
+        return flambeau.compile(g, backend=sleeping(2.5 + 0.4 * number))
 
     compiled = [named(number) for number in range(4)]
     threads = [threading.Thread(target=each, args=(x,)) for each in compiled]
@@ -245,7 +250,7 @@ def test_a_program_that_draws_itself_is_left_alone() -> None:
     from rich.live import Live
 
     with Live("mine", console=Console(stderr=True), transient=True):
-        flambeau.compile(f, backend=sleeping(1.5))(x)
+        flambeau.compile(f, backend=sleeping(2.5))(x)
     """
     written, left, status = on_terminal(program)
     assert status == 0
@@ -268,12 +273,12 @@ def test_a_notebook_shows_a_line() -> None:
 
     OutStream.__module__ = "ipykernel.iostream"
     real, sys.stderr = sys.stderr, OutStream()
-    flambeau.compile(f, backend=sleeping(1.5))(x)
+    flambeau.compile(f, backend=sleeping(2.5))(x)
     notebook, sys.stderr = sys.stderr, real
     assert "rich" not in sys.modules
     sys.stderr.write(notebook.written)
     """
     written, left, status = on_terminal(program)
     assert status == 0
-    assert "compiling f: backend, graph 1, 1 s" in written
+    assert re.search(r"compiling f: backend, graph 1, \d+ s", written)
     assert left == ""

@@ -53,7 +53,7 @@ class _Compile:
         graph = f", graph {self.graph}" if self.graph else ""
         count = self.count
         built = "" if count is None else f", {count()}"
-        return f"compiling {self.name}: {self.stage}{graph}{built}, {now - self.started:.0f} s"
+        return f"compiling {self.name}: {self.stage}{graph}{built}, {int(now - self.started)} s"
 
 
 class _Current(threading.local):
