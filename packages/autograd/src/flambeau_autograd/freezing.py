@@ -71,10 +71,11 @@ def is_frozen(tensor: Any, source: str) -> bool:
 
 def compile_frozen(
     graph: Graph, positions: Sequence[int], compiler: Callable[[Graph, str], Compiled],
-    *, packs: bool = True,
+    *, packs: bool = True, folds: bool = True,
 ) -> Compiled:  # fmt: skip
     """The callable for an inference graph; its inputs at `positions` are parameters and buffers.
-    Unless it `packs` the factors of products, the compiler may.
+    Unless it `packs` the factors of products, the compiler may. It `folds` what scales channels
+    into weights.
     """
     written = {target for target, _ in graph.counted_writes()}
     frozen = {
@@ -84,7 +85,7 @@ def compile_frozen(
         and value not in written
         and value.spec.env is None
     }
-    split = split_frozen(graph, frozen, packs)
+    split = split_frozen(graph, frozen, packs, folds)
     if split is None:
         return compiler(graph, "inference")
     return _Frozen(split, [frozen[value] for value in split.read], compiler)
@@ -105,11 +106,14 @@ class Split:
     passed: list[int]
 
 
-def split_frozen(graph: Graph, frozen: Collection[Value], packs: bool = True) -> Split | None:
+def split_frozen(
+    graph: Graph, frozen: Collection[Value], packs: bool = True, folds: bool = True
+) -> Split | None:
     """Split off what depends on `frozen` inputs only, in place; None if that is nothing."""
     constant = _constants(graph, frozen)
-    # Before weights are in the library's order.
-    fold_affine(graph, constant)
+    if folds:
+        # Before weights are in the library's order.
+        fold_affine(graph, constant)
     merge_products(graph, constant)
     pack_weights(graph, constant, packs)
     _separate_exits(graph, constant)

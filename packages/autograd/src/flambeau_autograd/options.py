@@ -24,7 +24,9 @@ class AutogradOptions:
     parameters and buffers only, in graphs without a backward (with `decompose` only).
     `max_autotune`, `max_autotune_gemm`: the compiler measures in which order kernels on a CPU read
     frozen factors of products, and orders them itself. `check`: run the border checker after each
-    pass.
+    pass. `numerics`: "strict" leaves pointwise operators to ATen whose primitives may differ from
+    eager by a bit, and leaves out what computes pointwise chains in another way (with `decompose`
+    only).
     """
 
     decompose: bool = True
@@ -39,3 +41,9 @@ class AutogradOptions:
     max_autotune: bool = False
     max_autotune_gemm: bool = False
     check: bool = False
+    numerics: Literal["fast", "strict"] = "fast"
+
+    @property
+    def strict(self) -> bool:
+        """Whether pointwise chains are bitwise equal to eager's."""
+        return self.numerics == "strict"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -64,7 +65,6 @@ PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
 """On the functional graph, forward and backward in one."""
 
 PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
-    ("decompose", decompose),
     # A cast back is an identity then.
     ("fold_casts", fold_casts),
     # Decomposition casts and expands in full, also to what the operand is already.
@@ -78,7 +78,9 @@ PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     ("merge_common_subexpressions", merge_common_subexpressions),
     ("drop_dead_calls", drop_dead_calls),
 ]
-"""After PASSES, if `options.decompose`; the partition then saves or recomputes parts."""
+"""After PASSES and `decompose`, if `options.decompose`; the partition then saves or recomputes
+parts.
+"""
 
 
 TRAINING_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
@@ -161,7 +163,9 @@ def _compile(
         if options.freezing and options.decompose:
             frozen = _frozen(gm, example_inputs, traced.passed)
             packs = not (options.max_autotune or options.max_autotune_gemm)
-            return wrap_inference(compile_frozen(joint, frozen, compiler, packs=packs), call)
+            return wrap_inference(
+                compile_frozen(joint, frozen, compiler, packs=packs, folds=not options.strict), call
+            )
         gm.meta["call"] = call
         return wrap_inference(compiler(joint, "inference"), call)
     reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
@@ -325,11 +329,12 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     given = graph.inputs[: len(traced.passed)]
     graph.aligned = {value: False for value in given if isinstance(value, Value)}
     passes = list(PASSES)
-    if options.decompose and options.channels_last:
+    if options.decompose and options.channels_last and not options.strict:
         # Before decomposition: it speaks of convolutions, and of what eager's operators do to
         # strides.
         passes.append(("prefer_channels_last", prefer_channels_last))
     if options.decompose:
+        passes.append(("decompose", partial(decompose, strict=options.strict)))
         passes += PRIMITIVE_PASSES
         passes += TRAINING_PASSES if traced.trains else []
     if options.decompose and options.shape_padding:

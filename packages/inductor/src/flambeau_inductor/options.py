@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class InductorOptions:
     """How a graph is lowered, scheduled and printed."""
+
+    numerics: Literal["fast", "strict"] = "fast"
+    """"strict": pointwise chains are bitwise equal to eager's. Each result is rounded to its dtype,
+    and products are not contracted with sums.
+    """
 
     elide_cast_pairs: bool = True
     """Keep float32 inside a kernel where the graph rounds to float16/bfloat16 and back."""
@@ -74,6 +80,16 @@ class InductorOptions:
 
     debug_checks: bool = False
     """Run the border checkers of `check.py` between passes."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether pointwise chains are bitwise equal to eager's."""
+        return self.numerics == "strict"
+
+    @property
+    def elides_casts(self) -> bool:
+        """Whether float32 is kept where the graph rounds to half precision and back."""
+        return self.elide_cast_pairs and not self.strict
 
     @property
     def tunes_gemm(self) -> bool:

@@ -55,6 +55,10 @@ UNTUNED = frozenset({"multiply_by_onednn"})
 """Passes that choose what `tuning` measures, where it does."""
 
 
+INEXACT = frozenset({"unfuse_bias", "widen_gradients"})
+"""Passes that round results of products in another place than eager: not with strict numerics."""
+
+
 def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool = False) -> Schedule:
     """Transform, lower, fuse, order and plan."""
     written_out = [
@@ -65,7 +69,10 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
         Refusal("attention in one kernel", f"kernel_options[{name!r}]", reason)
         for name, reason in options_without_effect(graph)
     ]
-    passes = [each for each in GRAPH_PASSES if not (options.tunes_gemm and each[0] in UNTUNED)]
+    left_out = (UNTUNED if options.tunes_gemm else frozenset()) | (
+        INEXACT if options.strict else frozenset()
+    )
+    passes = [each for each in GRAPH_PASSES if each[0] not in left_out]
     lowered = lower_graph(run_passes(graph, options, passes), options)
     # Before fusion, which would make one kernel of an update and the copy back.
     update_in_place(lowered)
@@ -76,7 +83,8 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
     groups = fusion.groups
     if options.reuse_memory:
         groups = order_groups(lowered, groups, fusion.needs, spends_inputs)
-    if options.combine_kernels:
+    # A combined kernel is built with one set of flags.
+    if options.combine_kernels and not options.strict:
         groups = gather(lowered, groups, fusion.needs, options, spends_inputs)
     memory = plan_memory(lowered, groups, options, spends_inputs)
     schedule = Schedule(lowered, groups, memory, [*written_out, *fusion.refusals])

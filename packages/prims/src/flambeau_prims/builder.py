@@ -42,7 +42,7 @@ class Builder:
 
     `results` are the Specs of the ATen node that is being decomposed, one a result (None where it
     returns no tensor); `line` is its place in the user's program, which all nodes made for it
-    carry. `aligned` is as in `Graph`.
+    carry. `aligned` is as in `Graph`. `strict` asks for formulas that give eager's bits.
     """
 
     def __init__(
@@ -50,7 +50,10 @@ class Builder:
         nodes: list[Node],
         names: Iterable[str] = (),
         aligned: Mapping[Value, bool] = MappingProxyType({}),
+        *,
+        strict: bool = False,
     ) -> None:
+        self.strict = strict
         self.nodes = nodes
         self.aligned = dict(aligned)
         self.results: tuple[Spec | None, ...] = ()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims import sizes
+from flambeau_prims.bitwise import is_bitwise_equal
 from flambeau_prims.builder import Builder, compute_dtype
 from flambeau_prims.decompositions.registry import decomposition_for
 from flambeau_prims.graph import Graph, Node, Value, map_values
@@ -43,21 +44,23 @@ _MOVES = frozenset((
 """Operators that only move and cast: those on float8 are primitives, too."""
 
 
-def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
+def decompose(graph: Graph, *, keep: Collection[OpOverload] = (), strict: bool = False) -> Graph:
     """A graph of the same inputs, outputs and writes, made of primitives and of ATen calls.
 
     Operators in `keep` stay ATen calls, as do those without a decomposition and those on tensors
-    that are not of `DTYPES` (or, for what moves and casts, of `STORED_DTYPES`).
+    that are not of `DTYPES` (or, for what moves and casts, of `STORED_DTYPES`). `strict`: so do
+    pointwise operators whose primitives may differ from eager by a bit (`bitwise.py`).
     """
     taken = [value.name for value in graph.inputs if isinstance(value, Value)]
     taken += [out.name for node in graph.nodes for out in node.outputs if out is not None]
-    builder = Builder([], taken, graph.aligned)
+    builder = Builder([], taken, graph.aligned, strict=strict)
     replaced: dict[Value, Value] = {
         value: value for value in graph.inputs if isinstance(value, Value)
     }
     owned = _needs_memory(graph)
     for node in graph.nodes:
-        _decompose_node(builder, node, replaced, owned, keep)
+        kept = node.op in keep or (strict and not is_bitwise_equal(node))
+        _decompose_node(builder, node, replaced, owned, kept)
 
     def new(value: Any) -> Any:
         return replaced[value] if isinstance(value, Value) else value
@@ -94,14 +97,14 @@ def _decompose_node(
     node: Node,
     replaced: dict[Value, Value],
     owned: set[Value],
-    keep: Collection[OpOverload],
+    kept: bool,
 ) -> None:
     args = map_values(node.args, replaced.__getitem__)
     kwargs = map_values(node.kwargs, replaced.__getitem__)
     b.results = tuple([None if out is None else out.spec for out in node.outputs])
     b.line = node.where
     start = len(b.nodes)
-    function = None if isinstance(node.op, Prim) or node.op in keep else decomposition_for(node.op)
+    function = None if isinstance(node.op, Prim) or kept else decomposition_for(node.op)
     result = NotImplemented
     known = STORED_DTYPES if node.op in _MOVES or _views_argument(node.op) else DTYPES
     if function is not None and all(value.spec.dtype in known for value in _values(node)):

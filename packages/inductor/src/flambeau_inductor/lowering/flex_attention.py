@@ -155,7 +155,7 @@ class _AttentionBuilder:
             },
             raw.spec.device,
             lowering.on_device,
-            lowering.options.elide_cast_pairs,
+            lowering.options.elides_casts,
         )
         self.elements = elements
         self.changed = elements.element(scores, self.index)

@@ -354,7 +354,7 @@ class _GraphLowering:
             ranges,
             device,
             self.on_device,
-            self.options.elide_cast_pairs,
+            self.options.elides_casts,
         )
 
     def finish(

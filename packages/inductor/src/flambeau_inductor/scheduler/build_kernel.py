@@ -76,7 +76,7 @@ def fused_body(
     group: Group, internal: set[str], options: InductorOptions, overwritten: dict[str, str]
 ) -> Body:
     """The bodies of all members as one, in the group's axes."""
-    builder = BodyBuilder(options.elide_cast_pairs)
+    builder = BodyBuilder(options.elides_casts)
     math = math_for((*group.outer, *group.inner))
     stored: dict[tuple[str, sympy.Expr], str] = {}
     for node, mapping in group.members:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.decompositions.pointwise import clip
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
 from flambeau_prims.strides import wrap_dim
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 @decomposition(aten.relu.default)
 def relu(b: Builder, x: Value) -> Value:
     """max(x, 0)."""
-    return b.maximum(b.widen(x), 0)
+    return clip(b, b.widen(x), 0, None)
 
 
 @decomposition(aten.relu6.default)
@@ -49,7 +50,7 @@ def threshold_backward(b: Builder, grad: Value, x: Value, threshold: Any) -> Val
 @decomposition(aten.hardtanh.default)
 def hardtanh(b: Builder, x: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
     """x within [min_val, max_val]."""
-    return b.minimum(b.maximum(b.widen(x), min_val), max_val)
+    return clip(b, b.widen(x), min_val, max_val)
 
 
 @decomposition(aten.hardtanh_backward.default)

@@ -494,9 +494,18 @@ def clamp(b: Builder, x: Value, min: Operand | None = None, max: Operand | None 
     """min(max(x, min), max)."""
     bounds = [bound for bound in (min, max) if bound is not None]
     x, *bounds = b.promote([x, *bounds])
-    if min is not None:
-        x = b.maximum(x, bounds[0])
-    return b.minimum(x, bounds[-1]) if max is not None else x
+    return clip(b, x, None if min is None else bounds[0], None if max is None else bounds[-1])
+
+
+def clip(b: Builder, x: Value, low: Operand | None, high: Operand | None) -> Value:
+    """x within bounds in its compute dtype. With strict numerics x stays where it equals a bound,
+    as in eager: of zeros, the sign is that of x.
+    """
+    if b.strict:
+        x = x if low is None else b.where(b.lt(x, low), low, x)
+        return x if high is None else b.where(b.gt(x, high), high, x)
+    x = x if low is None else b.maximum(x, low)
+    return x if high is None else b.minimum(x, high)
 
 
 @decomposition(aten.clamp_max.default, aten.clamp_max.Tensor)

@@ -103,6 +103,7 @@ def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, 
         "num_warps": meta["num_warps"],
         "num_stages": meta["num_stages"],
         "debug": bool(meta.get("debug")),
+        "enable_fp_fusion": meta.get("fp_fusion", True),
     }
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     facts = compiled.metadata

@@ -121,7 +121,11 @@ def _casts(
 
 def write_chunks(writer: LoopWriter, rows: Float16Rows, vector: Axis, begin: str, end: str) -> None:
     """The loop in chunks."""
-    name = vector.symbol.name
+    with writer.block(""):  # a kernel may have several such loops, on the same buffers
+        _write_chunks(writer, rows, vector.symbol.name, begin, end)
+
+
+def _write_chunks(writer: LoopWriter, rows: Float16Rows, name: str, begin: str, end: str) -> None:
     for row in (*rows.widened, *rows.narrowed):
         writer.line(f"float {row.name}[{CHUNK}] __attribute__((aligned(64)));")
     with writer.block(f"for (int64_t chunk = {begin}; chunk < {end}; chunk += {CHUNK})"):

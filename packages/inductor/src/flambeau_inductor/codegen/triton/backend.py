@@ -61,8 +61,10 @@ class TritonBackend:
             name = names.get((kernel, tiling))
             if name is None:
                 name = names[kernel, tiling] = kernel_name(kernel, len(names))
-                kernels.append(Kernel(name, len(sources), meta(kernel, tiling)))
-                sources.append(Source("triton", write(kernel, name, tiling)))
+                needs = meta(kernel, tiling) | ({"fp_fusion": False} if options.strict else {})
+                kernels.append(Kernel(name, len(sources), needs))
+                text = write(kernel, name, tiling, strict=options.strict)
+                sources.append(Source("triton", text))
             launches.append(Launch(name, launch.buffers, launch.ints, launch_grid(launch, tiling)))
         return Emitted(tuple(sources), tuple(kernels), tuple(launches))
 
@@ -92,9 +94,10 @@ def tiling_of(launch: ScheduledKernel) -> AnyTiling:
     return choose_tiling(unpack_sum(launch.kernel))
 
 
-def write(kernel: LoopKernel, name: str, tiling: AnyTiling) -> str:
-    """The source text of a kernel."""
-    kernel = shorten_sigmoid(shorten_erf(kernel))
+def write(kernel: LoopKernel, name: str, tiling: AnyTiling, *, strict: bool = False) -> str:
+    """The source text of a kernel; `strict`: of its scalar operators as they are."""
+    if not strict:
+        kernel = shorten_sigmoid(shorten_erf(kernel))
     if isinstance(tiling, MatmulTiling):
         return write_matmul(kernel, name, tiling)
     return write_kernel(kernel, name, tiling)
