@@ -235,6 +235,37 @@ def test_operands_written_in_between() -> None:
     torch.testing.assert_close(compiled(*given), want)
 
 
+def test_masks_that_the_program_writes_to() -> None:
+    def an_index(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        hidden = torch.zeros(9, 9, dtype=torch.bool)
+        hidden[3:, 2:] = True
+        return (q @ k.mT).masked_fill(hidden, -1e9).softmax(-1) @ v
+
+    def a_view(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        bias = torch.zeros(9, 9)
+        bias.view(-1)[5:8] = -math.inf
+        return (q @ k.mT + bias).softmax(-1) @ v
+
+    def a_causal_mask(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        seen = torch.ones(9, 9, dtype=torch.bool).tril()
+        row = seen[0]
+        row.logical_not_()
+        return (q @ k.mT).masked_fill(~seen, -math.inf).softmax(-1) @ v
+
+    def one_number(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        bias = torch.where(mask, LEAST, 0.0)
+        bias[:, 3] = 2.0
+        return (q @ k.mT + bias).softmax(-1) @ v
+
+    def finite_no_more(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        bias = torch.where(mask, -100.0, 0.0)
+        bias[4].fill_(-math.inf)
+        return (q @ k.mT + bias).softmax(-1) @ v
+
+    for program in (an_index, a_view, a_causal_mask, one_number, finite_no_more):
+        compare(program, arguments(), False)
+
+
 def test_learned_mask_on_a_cpu_keeps_its_gradient() -> None:
     bias = torch.randn(3, 9, 9, requires_grad=True)
 

@@ -180,7 +180,7 @@ def seen_keys(
 
 def never_infinite(tensor: Any, constants: ConstantCalls) -> bool:
     """Whether what is added holds no -inf."""
-    while call_of(tensor) is not None:
+    while call_of(tensor) is not None and tensor not in constants.written:
         known = constants.value(tensor)
         if known is not None:
             return not bool((known[0] == -math.inf).any())

@@ -4,8 +4,9 @@ of ranges.
     arange = torch.arange(8); a = arange[:, None]; b = arange[None, :]; mask = torch.le(b, a)
       ->  a tensor of bool[8, 8], True on the diagonal and below
 
-The graph stays as it is: passes ask, and the answer says more of a mask than its Spec. Computed on
-the CPU, whatever device the program names: only operators that give the same everywhere.
+The graph stays as it is: passes ask, and the answer says more of a mask than its Spec. Nothing is
+known of what the program writes to (`mask[2:] = True`), whenever it does. Computed on the CPU,
+whatever device the program names: only operators that give the same everywhere.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from flambeau_autograd.torch_calls import call_of
 from flambeau_prims.spec import Spec
 
 MOST_ELEMENTS = 1 << 24
@@ -38,9 +40,12 @@ multiplied, each result rounded once.
 
 
 class ConstantCalls:
-    """The answers for one graph, each computed once."""
+    """The answers for one graph, each computed once; `written`: the nodes whose memory the program
+    writes to.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, graph: fx.Graph) -> None:
+        self.written = _written(graph)
         self._known: dict[fx.Node, tuple[Any] | None] = {}
 
     def value(self, arg: Any) -> tuple[Any] | None:
@@ -61,7 +66,7 @@ class ConstantCalls:
         return self._known[arg]
 
     def _compute(self, node: fx.Node) -> tuple[Any] | None:
-        if not _is_exact(node):
+        if node in self.written or not _is_exact(node):
             return None
         answers = [self._known[each] for each in node.all_input_nodes]
         if any(answer is None for answer in answers):
@@ -83,6 +88,44 @@ class ConstantCalls:
         if not isinstance(result, torch.Tensor) or result.dtype is not spec.dtype:
             return None
         return (result,) if tuple(result.shape) == tuple(spec.shape) else None
+
+
+_FRESH = {
+    "matmul",
+    "baddbmm",
+    "einsum",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "masked_fill",
+    "where",
+    "softmax",
+}
+"""Calls of `torch_calls` whose results share no memory with operands, unless they are in place."""
+
+
+def _written(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that calls write to, and those that these may be views of."""
+    pending: list[fx.Node] = []
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output") or node.meta.get("pure"):
+            continue
+        call = call_of(node)
+        writes = call is None or call.in_place or call.name == "dropout"
+        if writes:
+            first_only = (call is not None and call.in_place) or node.target is operator.setitem
+            pending += node.all_input_nodes[:1] if first_only else node.all_input_nodes
+    written: set[fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node in written:
+            continue
+        written.add(node)
+        call = call_of(node)
+        if call is None or call.in_place or call.name not in _FRESH:
+            pending += node.all_input_nodes
+    return written
 
 
 def _is_exact(node: fx.Node) -> bool:

@@ -83,7 +83,7 @@ def match_attention(gm: fx.GraphModule) -> list[Attention]:
         return []
     place = {node: at for at, node in enumerate(gm.graph.nodes)}
     writes = [at for node, at in place.items() if _may_write(node)]
-    reader = _Reader()
+    reader = _Reader(gm.graph)
     result: list[Attention] = []
     for node in softmaxes:
         attention = reader.attention(node)
@@ -109,8 +109,8 @@ def _may_write(node: fx.Node) -> bool:
 class _Reader:
     """Reads the calls around softmaxes of one graph."""
 
-    def __init__(self) -> None:
-        self.constants = ConstantCalls()
+    def __init__(self, graph: fx.Graph) -> None:
+        self.constants = ConstantCalls(graph)
 
     def attention(self, softmax: fx.Node) -> Attention | None:
         """The attention around a softmax."""
@@ -225,7 +225,7 @@ class _Reader:
             dtypes.append(tensor)
             tensor = call.args["input"]
         dtypes.append(tensor)
-        if call is None or call.in_place:
+        if call is None or call.in_place or not self.constants.written.isdisjoint(dtypes):
             return None
         if call.name == "where":
             numbers = [self.number(call.args.get(name)) for name in ("input", "other")]
