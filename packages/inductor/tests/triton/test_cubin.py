@@ -13,7 +13,9 @@ pytest.importorskip("triton")
 
 from cases import Case, all_cases, tiling_of
 
-from flambeau_inductor.codegen.triton.backend import meta, write
+from flambeau_inductor.codegen.triton.backend import TritonBackend, meta, write
+from flambeau_inductor.ir import ScheduledKernel
+from flambeau_inductor.options import InductorOptions
 from flambeau_runtime.build.triton import Cubin, build_cubin
 from flambeau_runtime.cuda import cubin
 from flambeau_runtime.options import RuntimeOptions
@@ -66,6 +68,38 @@ def sums(source, result, XBLOCK: tl.constexpr):
     d = a * tl.sum(b) + b * tl.sum(c) + c * tl.sum(a)
     tl.store(result + lanes, d * tl.sum(d) + a * b * c)
 """
+
+
+SUM_OF_PRODUCT = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sums(source, result, XBLOCK: tl.constexpr):
+    lanes = tl.arange(0, XBLOCK)
+    a = tl.load(source + lanes)
+    tl.store(result + lanes, a * a + tl.load(source + XBLOCK + lanes))
+"""
+
+
+def test_products_are_contracted_unless_numerics_are_strict() -> None:
+    meta = {
+        "signature": {"source": "*fp32", "result": "*fp32"},
+        "constants": {"XBLOCK": 128},
+        "num_warps": 4,
+        "num_stages": 2,
+    }
+    fast = build_cubin(SUM_OF_PRODUCT, "sums", meta, 90)
+    strict = build_cubin(SUM_OF_PRODUCT, "sums", meta | {"fp_fusion": False}, 90)
+    assert fast.image != strict.image
+    case = next(iter(CHOSEN.values()))
+    names = tuple(f"x{number}" for number in range(len(case.buffers)))
+    launch = ScheduledKernel(case.kernel, names, case.ints, "cuda:0", case.tiling)
+    for numerics, contracts in (("fast", True), ("strict", False)):
+        options = InductorOptions(numerics=numerics)
+        emitted = TritonBackend().emit([launch], options)
+        assert emitted.kernels[0].meta.get("fp_fusion", True) is contracts
 
 
 @pytest.mark.parametrize("most", [1, 8])
