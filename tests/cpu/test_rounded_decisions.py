@@ -78,3 +78,18 @@ def test_great_masks_absorb_scores(name, dtype):
                     4 * torch.finfo(dtype).eps * max(1.0, its.detach().abs().max().item())
                 )
                 torch.testing.assert_close(mine, its, rtol=0.02, atol=few_roundings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_stored_is_read_rounded(dtype):
+    """A sum of what is kept is the sum of what was kept: nothing differs by a rounding."""
+
+    def function(x, y):
+        kept = x * y
+        return kept, kept.sum(-1, dtype=torch.float32), kept - kept.float()
+
+    compiled = flambeau.compile(function, fullgraph=True)
+    x, y = (torch.randn(33, 1001).to(dtype) for _ in range(2))
+    kept, total, rest = compiled(x, y)
+    assert not rest.any()
+    torch.testing.assert_close(total.double(), kept.double().sum(-1), rtol=1e-5, atol=1e-4)

@@ -112,9 +112,7 @@ class BodyBuilder:
         """A reduction over the outer points of a share."""
         if kind in EXTREMES:
             self.decide(value)
-        else:
-            value = self.unrounded.get(value, value)
-        return self.define(("columns", kind, value), ColumnReduce, dtype, kind, value)
+        return self.define_reading(ColumnReduce, dtype, kind, value)
 
     def scan(self, kind: str, value: str, dtype: torch.dtype, reverse: bool) -> str:
         """A scan along the inner axes."""
@@ -211,11 +209,19 @@ class BodyBuilder:
 
     def finish(self) -> Body:
         """The body without what no Store or CheckIndex needs."""
+        self.decide_what_is_stored()
         if not self.decisive:
             return drop_dead(self.statements)
         return drop_dead(
             [self.of_rounded(place, statement) for place, statement in enumerate(self.statements)]
         )
+
+    def decide_what_is_stored(self) -> None:
+        """What reads a stored value here reads it as other kernels do, rounded."""
+        stored = {each.value for each in self.statements if isinstance(each, Store)}
+        for rounded in self.unrounded:
+            if not stored.isdisjoint(operands(self.by_name[rounded])):
+                self.decisive.add(rounded)
 
     def of_rounded(self, place: int, statement: Statement) -> Statement:
         """The statement as it reads values that decide something."""
@@ -227,7 +233,13 @@ class BodyBuilder:
         match statement:
             case Compute(args=args) if rounded:
                 return replace(statement, args=tuple([rounded.get(arg, arg) for arg in args]))
-            case Reduce(value=value) | Scan(value=value) | Sort(value=value) | Store(value=value):
+            case (
+                Reduce(value=value)
+                | ColumnReduce(value=value)
+                | Scan(value=value)
+                | Sort(value=value)
+                | Store(value=value)
+            ):
                 return replace(statement, value=rounded.get(value, value))
         return statement
 
