@@ -61,7 +61,8 @@ def test_gradients_of_large_tables() -> None:
     rows, width = 600, 64
     for padding in (-1, 3):
         index = make.index(4 * rows, rows)
-        check(backward, make(rows, width), index, 4 * rows, padding, False, exact=True)
+        # Threads add the gradients of one row in any order.
+        check(backward, make(rows, width), index, 4 * rows, padding, False)
     args = (make(rows, width), make.index(rows, rows), rows, -1, False)
     graph, _ = decomposed(backward, args, {}, flat(backward(*args)))
     assert not is_decomposed(graph)

@@ -326,23 +326,25 @@ def floor_divide(b: Builder, x: Operand, y: Operand) -> Value:
     return b.floor_divide(x, y)
 
 
-def _stored_operands(b: Builder, x: Operand, y: Operand) -> list[Operand]:
-    """The operands as eager reads these: a number is rounded to the dtype of the result."""
+def stored_operands(b: Builder, x: Operand, y: Operand) -> list[Operand]:
+    """The operands as eager reads these where it computes in their common dtype: rounded to it."""
     dtype = b.promoted_dtype([x, y])
-    return b.promote([_rounded(op, dtype) for op in (x, y)])
+    return b.promote([_rounded(b, op, dtype) for op in (x, y)])
 
 
-def _rounded(number: Operand, dtype: torch.dtype) -> Operand:
-    """A plain number as a floating dtype holds it."""
-    if type(number) not in (int, float) or not dtype.is_floating_point:
-        return number
-    return torch.tensor(number, dtype=torch.float64).to(dtype).item()
+def _rounded(b: Builder, op: Operand, dtype: torch.dtype) -> Operand:
+    """An operand as a floating dtype holds it."""
+    if isinstance(op, Value):
+        return b.cast(op, dtype) if dtype in (torch.float16, torch.bfloat16) else op
+    if type(op) not in (int, float) or not dtype.is_floating_point:
+        return op
+    return torch.tensor(op, dtype=torch.float64).to(dtype).item()
 
 
 @decomposition(*overloads("remainder", "Tensor", "Scalar", "Scalar_Tensor"))
 def remainder(b: Builder, x: Operand, y: Operand) -> Value:
     """Remainder with the sign of y."""
-    x, y = _stored_operands(b, x, y)
+    x, y = stored_operands(b, x, y)
     _check_divisor(b, x, y)
     return b.remainder(x, y)
 
@@ -350,7 +352,7 @@ def remainder(b: Builder, x: Operand, y: Operand) -> Value:
 @decomposition(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(b: Builder, x: Operand, y: Operand) -> Value:
     """Remainder with the sign of x."""
-    x, y = _stored_operands(b, x, y)
+    x, y = stored_operands(b, x, y)
     _check_divisor(b, x, y)
     return b.fmod(x, y)
 
@@ -519,8 +521,15 @@ def clamp_max(b: Builder, x: Value, max: Operand) -> Value:
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
+def compare(b: Builder, x: Operand, y: Operand, *, primitive: str) -> Value:
+    """A comparison of the operands as their common dtype holds them."""
+    x, y = stored_operands(b, x, y)
+    result: Value = getattr(b, primitive)(x, y)
+    return result
+
+
 for _name in COMPARISONS:
-    decomposition(*overloads(_name, "Tensor", "Scalar"))(partial(binary, primitive=_name))
+    decomposition(*overloads(_name, "Tensor", "Scalar"))(partial(compare, primitive=_name))
 for _name, _dunder, _primitive in (
     ("bitwise_and", "__and__", "bitwise_and"),
     ("bitwise_or", "__or__", "bitwise_or"),
