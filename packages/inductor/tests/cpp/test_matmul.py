@@ -339,7 +339,7 @@ def test_long_sums_are_no_farther_from_exact_ones_than_eager() -> None:
     a, b = product.graph.inputs
     product.graph.outputs = [product.call(aten.mm.default, a, b)]
     exact = x.double() @ w.double()
-    check_ways(product, exact, 2 * error(x @ w, exact))
+    check_ways(product, exact, 3 * error(x @ w, exact))
 
 
 def test_switches() -> None:
@@ -355,7 +355,8 @@ def test_switches() -> None:
 
     assert names()[0] == "aten.mm.out" and len(names()) > 1
     assert not names(max_autotune_gemm=False)
-    assert not names(max_autotune_gemm_backends="ATEN")
+    libraries = {"aten.mm.out", "mkldnn._linear_pointwise"}
+    assert set(names(max_autotune_gemm_backends="ATEN")) <= libraries
     only = names(max_autotune_gemm_backends="CPP")
     assert only and all(name.startswith("cpp_packed_gemm") for name in only)
     program = compile_graph(
