@@ -26,7 +26,7 @@ from flambeau_runtime.environment_errors import CompilerNotFound
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of its own, with graphs in it."""
+    """A separate cache, with graphs in it."""
     monkeypatch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "1")
     monkeypatch.setenv("FLAMBEAU_CHECK", "0")  # which compiles every graph
@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def stored(function: Any, *args: Any, **options: Any) -> str:
-    """Compile and call a function anew, beside eager: what became of its one graph."""
+    """Compile and call a function again, beside eager: what became of its one graph."""
     compiled = flambeau.compile(function, **options)
     expected = function(*args)
     torch.testing.assert_close(compiled(*args), expected)

@@ -59,5 +59,5 @@ def test_impossible_values_are_refused(text: str, message: str) -> None:
 
 
 def test_options_without_a_meaning_have_a_reason() -> None:
-    told = dict(without_effect("USE_TMA=True;bwd_kpack=2;WRITE_DQ=False;other=1;BLOCK_M=32"))
-    assert set(told) == {"USE_TMA", "bwd_kpack", "WRITE_DQ", "other"} and all(told.values())
+    found = dict(without_effect("USE_TMA=True;bwd_kpack=2;WRITE_DQ=False;other=1;BLOCK_M=32"))
+    assert set(found) == {"USE_TMA", "bwd_kpack", "WRITE_DQ", "other"} and all(found.values())

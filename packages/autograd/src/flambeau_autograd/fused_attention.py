@@ -40,7 +40,7 @@ FEWEST_MASKED_SCORES, FEWEST_TRAINED_MASKED_SCORES = 96 * 96, 512 * 512
 and so they are, up to twice the length, in float32 with a backward.
 """
 DTYPES_OF_CPU = (torch.float32, torch.float64)
-"""Of halves, the products and the softmax of a CPU are faster apart."""
+"""In half precision, the products and the softmax of a CPU are faster apart."""
 FEWEST_SCORES_OF_CPU, FEWEST_TRAINED_SCORES_OF_CPU = 128 * 128, 1024 * 1024
 """Below, for each head, so are those of floats; forward and backward together take longer."""
 

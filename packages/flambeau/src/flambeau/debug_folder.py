@@ -12,7 +12,7 @@ callable, with each stage of each of its graphs.
                 forward/
                     fx_graph_transformed.txt  the functional graph of primitives
                     ir_pre_fusion.txt         its loop nests
-                    ir_post_fusion.txt        its kernels, and the fusions that were refused
+                    ir_post_fusion.txt        its kernels, and refused fusions, as without measuring
                     output_code.py            the compiled program, runnable alone
                     program.txt, program.json the same for people, and as data
 

@@ -27,7 +27,7 @@
 | `guards` | the guards of each entry, in the order they are checked |
 | `graph_code` | the captured graph as Python text |
 | `output_code` | each graph's Programs and their kernels, as runnable Python |
-| `schedule` | each functional graph's kernels in loop IR, and the fusions that were refused |
+| `schedule` | each functional graph's kernels in loop IR, unmeasured, and refused fusions |
 | `dynamic` | the inputs of each captured graph that have symbolic sizes; entries for all sizes |
 | `cudagraphs` | each graph that is launched kernel by kernel though CUDA graphs were asked for |
 """

@@ -34,7 +34,7 @@ INTERVAL = 0.1
 """Seconds between two drawings."""
 MOST_LINES = 6
 HIDDEN = ""
-"""The stage that has a display of its own: nothing else is shown beside it."""
+"""The stage that shows its progress itself: nothing else is shown beside it."""
 
 
 @dataclass(eq=False)

@@ -260,7 +260,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
 
 
 _PLACES = frozenset({"cache_dir", "use_cache", "logs", "progress"})
-"""Fields of options and environment that say where things are kept, and what is told."""
+"""Fields of options and environment that say where things are kept, and what is shown."""
 
 
 def _options(context: Context) -> list[str]:

@@ -92,7 +92,9 @@ def check_ways(product: Product, exact: torch.Tensor, precision: float, least: i
         run = load(program, run_cpp.OPTIONS)
         for _ in range(2):
             (result,) = run(*product.tensors)
-            assert error(result, exact) <= precision, name
+            # oneDNN adds long sums in another order than ATen's other library does.
+            allowed = 1.5 * precision if name.startswith("mkldnn") else precision
+            assert error(result, exact) <= allowed, name
         names.append(name)
     assert len(names) >= least, names
     assert any("cpp_packed_gemm" in name for name in names), names
@@ -339,7 +341,7 @@ def test_long_sums_are_no_farther_from_exact_ones_than_eager() -> None:
     a, b = product.graph.inputs
     product.graph.outputs = [product.call(aten.mm.default, a, b)]
     exact = x.double() @ w.double()
-    check_ways(product, exact, 3 * error(x @ w, exact))
+    check_ways(product, exact, 2 * error(x @ w, exact))
 
 
 def test_switches() -> None:

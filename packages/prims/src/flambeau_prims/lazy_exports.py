@@ -60,7 +60,7 @@ def lazy_exports(package: str, exports: Mapping[str, Sequence[str]]) -> None:
 
 
 def import_apart(name: str) -> types.ModuleType:
-    """Import a module in a thread of its own, if it is not imported yet.
+    """Import a module in a separate thread, if it is not imported yet.
 
     A call of the program that needs a module may be inside modes of torch (a default device,
     inference mode), near the recursion limit, or observed by a frame hook. Another thread is in

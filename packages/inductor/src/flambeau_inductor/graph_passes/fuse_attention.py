@@ -75,14 +75,14 @@ def fuse_attention(graph: Graph) -> Graph:
     for text in {blocks_of(node)[-1]: None for node in graph.nodes if node.op is flex_scores}:
         check_options(text)
     for name, why in options_without_effect(graph):
-        told = f"flex_attention: kernel_options[{name!r}] has no effect: {why}"
-        warnings.warn(told, UserWarning, stacklevel=2)
+        warning = f"flex_attention: kernel_options[{name!r}] has no effect: {why}"
+        warnings.warn(warning, UserWarning, stacklevel=2)
     for group, reason in attention_groups(graph):
         if reason is None:
             continue
         if any(value.spec.device.type == "cuda" for value in group[0].operands()):
-            told = f"flex_attention stores a tensor of all its scores: {reason}"
-            warnings.warn(told, UserWarning, stacklevel=2)
+            warning = f"flex_attention stores a tensor of all its scores: {reason}"
+            warnings.warn(warning, UserWarning, stacklevel=2)
         _write_out(graph, set(group))
     cut_keys(graph)
     pair_gradients(graph)
