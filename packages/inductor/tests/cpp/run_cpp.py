@@ -17,6 +17,10 @@ from flambeau_runtime import RuntimeOptions
 from flambeau_runtime.build import cpp
 
 CACHE = tempfile.TemporaryDirectory(prefix="flambeau-test-")
+# No variable of a kernel hides another: an outer loop's may be needed inside.
+cpp.BASE_FLAGS = (
+    *(flag for flag in cpp.BASE_FLAGS if flag != "-w"), "-Wshadow=local", "-Werror=shadow=local"
+)  # fmt: skip
 OPTIONS = RuntimeOptions(cache_dir=Path(CACHE.name) / "cache")
 """How kernels are built; `--isa` changes the level (see conftest.py)."""
 

@@ -105,6 +105,28 @@ def test_masks_of_other_shapes(tester):
     run_all(tester, builds, tensors)
 
 
+def test_masks_of_transposed_operands(tester):
+    """Rows are staged within a loop over tiles."""
+    shapes = ((1, 16, 9, 31), (2, 300, 5, 33), (1, 40, 64, 3))
+    images = [torch.randn(shape) for shape in shapes]
+    tensors = [y for x in images for y in (x, x.to(memory_format=torch.channels_last))]
+
+    def build(b, *xs):
+        pairs = zip(xs[::2], xs[1::2], strict=True)
+        return [
+            b.add(one, neighbours(b, other)) for x, y in pairs for one, other in ((x, y), (y, x))
+        ]
+
+    graph = tester.graph(build, tensors)
+    program = compile_graph(graph, InductorOptions())
+    assert any("stage_tile" in s.text and "strip_end" in s.text for s in program.sources)
+    for mine, theirs in zip(
+        load(program, OPTIONS)(*tensors), run_graph(graph, tensors), strict=True
+    ):
+        assert mine.stride() == theirs.stride()
+        torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_symbolic_sizes(tester, channels_last):
     """One program for all sizes, also those at which no place is inside."""

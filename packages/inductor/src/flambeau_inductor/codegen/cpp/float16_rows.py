@@ -5,7 +5,7 @@ chunks of rows.
 
     for (chunk = begin; chunk < end; chunk += 256)
       widen_float16(b0 + chunk, v1_half, ...)
-      for (i0 = chunk; i0 < last; ++i0) v1 = v1_half[i0 - chunk], v2_half[i0 - chunk] = exp(v1)
+      for (i0 = chunk; i0 < chunk_end; ++i0) v1 = v1_half[i0 - chunk], v2_half[i0 - chunk] = exp(v1)
       narrow_float16(v2_half, b1 + chunk, ...)
 """
 
@@ -129,12 +129,12 @@ def _write_chunks(writer: LoopWriter, rows: Float16Rows, name: str, begin: str, 
     for row in (*rows.widened, *rows.narrowed):
         writer.line(f"float {row.name}[{CHUNK}] __attribute__((aligned(64)));")
     with writer.block(f"for (int64_t chunk = {begin}; chunk < {end}; chunk += {CHUNK})"):
-        writer.line(f"const int64_t last = chunk + {CHUNK} < {end} ? chunk + {CHUNK} : {end};")
-        _convert(writer, rows.widened, name, "widen_float16({place}, {row}, last - chunk);")
+        writer.line(f"const int64_t chunk_end = chunk + {CHUNK} < {end} ? chunk + {CHUNK} : {end};")
+        _convert(writer, rows.widened, name, "widen_float16({place}, {row}, chunk_end - chunk);")
         writer.simd(None)
-        with writer.loop(name, "chunk", "last"):
+        with writer.loop(name, "chunk", "chunk_end"):
             writer.statements(rows.body)
-        _convert(writer, rows.narrowed, name, "narrow_float16({row}, {place}, last - chunk);")
+        _convert(writer, rows.narrowed, name, "narrow_float16({row}, {place}, chunk_end - chunk);")
 
 
 def _convert(writer: LoopWriter, rows: Sequence[Row], index: str, call: str) -> None:

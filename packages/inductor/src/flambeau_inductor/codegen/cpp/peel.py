@@ -148,7 +148,7 @@ def _stage(
     body: Body, vector: Axis, rows: Sequence[Compute], masks: Sequence[str], conditions: Conditions
 ) -> tuple[Body, tuple[Staged, ...]]:
     """The body with selections loaded from rows, and what stores them there."""
-    place = vector.symbol - symbol("part")
+    place = vector.symbol - symbol("strip")
     loads = {row: Load(row.name, row.dtype, f"{row.name}_row", place) for row in rows}
     border = simplify_masks(
         tuple(loads.get(s, s) if isinstance(s, Compute) else s for s in body), {}
@@ -210,16 +210,17 @@ def write_peeled(
                 f"{storage_type(row.dtype)} {row.name}_row[{STAGED_ROW}] "
                 f"__attribute__((aligned(64)));"
             )
-        with writer.block(f"for (int64_t part = {low}; part < {high}; part += {STAGED_ROW})"):
+        with writer.block(f"for (int64_t strip = {low}; strip < {high}; strip += {STAGED_ROW})"):
             writer.line(
-                f"const int64_t stop = part + {STAGED_ROW} < {high} ? part + {STAGED_ROW} : {high};"
+                f"const int64_t strip_end = strip + {STAGED_ROW} < {high} "
+                f"? strip + {STAGED_ROW} : {high};"
             )
             for staged in peeled.staged:
                 with writer.block(f"if ({staged.condition})"):
-                    write_vector_loop(writer, vector, "part", "stop", staged.true, known)
+                    write_vector_loop(writer, vector, "strip", "strip_end", staged.true, known)
                 with writer.block("else"):
-                    write_vector_loop(writer, vector, "part", "stop", staged.false, known)
-            write_vector_loop(writer, vector, "part", "stop", peeled.border, known)
+                    write_vector_loop(writer, vector, "strip", "strip_end", staged.false, known)
+            write_vector_loop(writer, vector, "strip", "strip_end", peeled.border, known)
 
 
 def _write_ends(
