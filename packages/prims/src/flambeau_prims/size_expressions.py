@@ -515,6 +515,8 @@ def _floordiv(env: ExprEnv, left: Size, right: Size) -> Size:
         return quotient + remainder // right
     if known_le(0, remainder) and known_lt(remainder, right):
         return quotient
+    if known_lt(remainder, 0) and known_le(0, remainder + right):
+        return quotient - 1
     nested = _nested_floordiv(env, remainder, right)
     return quotient + (env.opaque("floordiv", remainder, right) if nested is None else nested)
 
@@ -534,6 +536,8 @@ def _mod(env: ExprEnv, left: Size, right: Size) -> Size:
         return 0
     if known_le(0, remainder) and known_lt(remainder, right):
         return remainder
+    if known_lt(remainder, 0) and known_le(0, remainder + right):
+        return remainder + right
     return env.opaque("mod", remainder, right)
 
 

@@ -214,8 +214,13 @@ def embedding_dense_backward(
             b.ne(places, padding_idx), tuple(range(indices.spec.ndim)), grad.spec.shape
         )
         grad = b.where(counted, grad, 0.0)
-    sparse = sizes.known_le(grad.spec.numel * SPARSE, zeros.spec.numel)
-    return _scattered(b, zeros, [places], grad, True, serial=sparse)
+    return add_rows(b, zeros, [places], grad)
+
+
+def add_rows(b: Builder, table: Value, places: Sequence[Value], rows: Value) -> Any:
+    """A table of zeros with rows, or their elements, added; a small part of one by one thread."""
+    sparse = sizes.known_le(rows.spec.numel * SPARSE, table.spec.numel)
+    return _scattered(b, table, places, rows, True, serial=sparse)
 
 
 @decomposition(aten.max_unpool2d.default, aten.max_unpool3d.default)
