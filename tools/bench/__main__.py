@@ -12,6 +12,7 @@ python -m tools.bench memory [--case bert_1x8 ...]     peak memory on a GPU
 python -m tools.bench kernels [--case softmax ...]     single kernels on a GPU: us, and bandwidth
 python -m tools.bench kernels --device cpu             the same on a CPU, with its own cases
 python -m tools.bench gemm [--case 8x4096x4096 ...]    products with bias and GELU on a GPU, in us
+python -m tools.bench gemm --device cpu                the same on a CPU, its own cases, four dtypes
 python -m tools.bench products [--case ...]            linear layers on a CPU, with max-autotune
 python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
 """
@@ -28,6 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.bench.cases import CASES
+from tools.bench.cpu_gemm import CANDIDATES as CPU_GEMM_CANDIDATES
+from tools.bench.cpu_gemm import CPU_GEMM_CASES, cpu_gemm_table
 from tools.bench.gemm import CANDIDATES as GEMM_CANDIDATES
 from tools.bench.gemm import gemm_table
 from tools.bench.gemm_cases import GEMM_CASES, OTHER_CASES
@@ -202,9 +205,14 @@ def kernels(arguments: argparse.Namespace, table: Table) -> None:
 
 
 def gemm(arguments: argparse.Namespace, table: Table) -> None:
-    """Matrix products with their epilogues on a GPU beside cuBLAS with eager's kernels, and
+    """Matrix products with their epilogues beside the libraries with eager's kernels, and
     torch.compile.
     """
+    if arguments.device == "cpu":
+        names = arguments.case or list(CPU_GEMM_CASES)
+        candidates = arguments.candidate or list(CPU_GEMM_CANDIDATES)
+        fill(table, *cpu_gemm_table(names, candidates, arguments.rounds, arguments.passive))
+        return
     cases = arguments.case or [*GEMM_CASES, *OTHER_CASES]
     candidates = arguments.candidate or list(GEMM_CANDIDATES)
     rest = arguments.rounds, arguments.jobs, arguments.seconds
@@ -254,14 +262,15 @@ def main() -> None:
     parser.add_argument("what", choices=commands)
     kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
     names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
-    names += tuple(MODEL_CASES)
+    names += (*MODEL_CASES, *CPU_GEMM_CASES)
     parser.add_argument("--case", action="append", choices=names)
-    parser.add_argument("--candidate", action="append", choices=GEMM_CANDIDATES, help="of gemm")
+    candidates = dict.fromkeys((*GEMM_CANDIDATES, *CPU_GEMM_CANDIDATES))
+    parser.add_argument("--candidate", action="append", choices=candidates, help="of gemm")
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--cold", action="store_true", help="of models: first calls and peaks, too")
     parser.add_argument("--warm", action="store_true", help="of first-call: with full caches")
-    parser.add_argument("--passive", action="store_true", help="of models: CPU time, not wall time")
+    parser.add_argument("--passive", action="store_true", help="on a CPU: CPU time")
     parser.add_argument("--mode", help="of first-call: max-autotune-no-cudagraphs, for example")
     parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
     parser.add_argument("--jobs", type=int, default=4, help="processes at once, but for the timing")

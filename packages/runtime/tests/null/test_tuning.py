@@ -11,6 +11,7 @@ import torch
 
 from flambeau_runtime import Program, RuntimeOptions
 from flambeau_runtime.tuning.contest import Candidate, Contest, DeviceFacts
+from flambeau_runtime.tuning.sampling import Sampling
 from flambeau_runtime.tuning.table import Outcome, format_table
 from flambeau_runtime.tuning.tuner import MeasuringTuner, fastest, relative_error
 
@@ -31,6 +32,7 @@ class FakeBench:
     """
 
     noise = 0.01
+    sampling = Sampling()
 
     def __init__(self, clock: Clock, drift: float = 0.0) -> None:
         self.clock = clock
@@ -126,6 +128,76 @@ def test_a_gain_within_noise_changes_nothing(tmp_path: Path) -> None:
 def test_a_drifting_clock_does_not_favour_the_first(tmp_path: Path) -> None:
     names = ["library 1.0", "a 0.96", "b 0.98"]
     assert Table(tmp_path, drift=0.01).choose(contest(*names)) == [1]
+
+
+class Interrupted(FakeBench):
+    """A CPU whose cores others take for a whole time slice, now and then, until `quiet` samples."""
+
+    sampling = Sampling(60, early_rounds=8, patience=150.0, interrupted=True)
+
+    def __init__(self, clock: Clock, quiet: int, busy: str = "") -> None:
+        super().__init__(clock)
+        self.quiet = quiet
+        self.busy = busy
+
+    @contextmanager
+    def timed(self, runs, inputs):
+        with super().timed(runs, inputs) as time_of:
+
+            def disturbed(number: int) -> float:
+                time = time_of(number)
+                late = len(self.samples) <= self.quiet and self.busy in self.samples[-1]
+                return 7.9 * (1 + len(self.samples) % 2) if late else time
+
+            yield disturbed
+
+
+def interrupted(tmp_path: Path, quiet: int, busy: str = "") -> Table:
+    table = Table(tmp_path)
+    table.bench = Interrupted(table.clock, quiet, busy)
+    table.tuner.benches = {"cuda": table.bench}
+    return table
+
+
+def test_times_of_other_programs_are_not_a_candidate_s(tmp_path: Path) -> None:
+    """The first samples of the library take time slices; that makes no slower candidate faster."""
+    table = interrupted(tmp_path, 10, "library")
+    assert table.choose(contest("library 0.27", "a 1.5")) == [0]
+    assert "library 0.27 0.2700 ms" in table.reports[0]
+    assert interrupted(tmp_path, 40).choose(contest("library 0.27", "a 0.2", key="b")) == [1]
+
+
+def test_a_quiet_machine_needs_few_samples(tmp_path: Path) -> None:
+    table = interrupted(tmp_path, 0)
+    assert table.choose(contest("library 0.27", "a 0.25")) == [1]
+    assert len(table.bench.samples) == 2 * Interrupted.sampling.early_rounds
+
+
+def test_a_slow_candidate_of_a_cpu_leaves_when_patience_is_over(tmp_path: Path) -> None:
+    table = interrupted(tmp_path, 0)
+    table.choose(contest("library 0.27", "slow 400"))
+    assert table.bench.samples.count("slow 400") == 1
+
+
+def test_a_first_candidate_that_never_stable_is_replaced_by_much_faster_ones_only(
+    tmp_path: Path,
+) -> None:
+    samples = iter([0.30, 0.33, 0.36, 0.39] * 30)
+
+    def choice(other: str) -> int:
+        table = interrupted(tmp_path, 0)
+        real = table.bench.timed
+
+        @contextmanager
+        def timed(runs, inputs):
+            with real(runs, inputs) as time_of:
+                yield lambda n: time_of(n) if n else next(samples) + len(table.bench.samples) / 1e2
+
+        table.bench.timed = timed  # type: ignore[method-assign]
+        return table.choose(contest("library 0.30", other, key=other))[0]
+
+    assert choice("a 0.28") == 0
+    assert choice("a 0.15") == 1
 
 
 @pytest.mark.parametrize(

@@ -2,5 +2,6 @@
 
 `contest.py` is the border: what a compiler asks. `tuner.py` answers: from the cache, or by
 building, checking and timing. `cuda_bench.py` times on a GPU, `cpu_bench.py` on a CPU; `inputs.py`
-makes what is computed with, `table.py` prints what was measured.
+makes what is computed with, `sampling.py` says how often and which time counts, `table.py` prints
+what was measured.
 """

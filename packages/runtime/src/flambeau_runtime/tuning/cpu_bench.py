@@ -1,4 +1,4 @@
-"""Times Programs on a CPU: several calls in a row, by the clock, on the same inputs.
+"""Times Programs on a CPU: a few calls in a row, by the clock, on the same inputs.
 
 Nothing else is launched meanwhile, so candidates take turns (`tuner.MeasuringTuner`), and a call
 takes as many threads as the program's calls will.
@@ -21,6 +21,7 @@ from flambeau_runtime.build import isa
 from flambeau_runtime.executor import load
 from flambeau_runtime.tuning.contest import CpuFacts
 from flambeau_runtime.tuning.inputs import likely_inputs
+from flambeau_runtime.tuning.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,17 +29,19 @@ if TYPE_CHECKING:
     from flambeau_runtime.options import RuntimeOptions
     from flambeau_runtime.program import Program
 
-SAMPLE_SECONDS = 1e-3
-"""About how long the calls of one sample take."""
+SAMPLE_SECONDS = 3e-4
+"""About how long the calls of one sample take: much less than a time slice of the system's, which a
+sample loses if another program takes over a core.
+"""
 
-MAX_CALLS = 1000
-REPEATS = 3
+MAX_CALLS = 100
 
 
 class CpuBench:
     """`tuner.Bench` for CPUs. `threads`: as kernels are compiled for; 0: as many as OpenMP has."""
 
     noise = 0.03
+    sampling = Sampling(60, early_rounds=8, patience=150.0, seconds=2.0, interrupted=True)
 
     def __init__(self, options: RuntimeOptions, threads: int = 0) -> None:
         self.options = dataclasses.replace(options, debug=False)
@@ -78,18 +81,22 @@ class CpuBench:
     ) -> Iterator[Callable[[int], float]]:
         """Within, `time(number)` calls one run and returns milliseconds a call."""
 
+        # The time of one thread stands still while another program has its core.
+        single = (self.threads or torch.get_num_threads()) == 1
+        clock = time.thread_time if single else time.perf_counter
+
         def seconds(run: Callable[..., Any], calls: int) -> float:
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls):
                 run(*inputs)
-            return (time.perf_counter() - start) / calls
+            return (clock() - start) / calls
 
+        calls = []
         for run in runs:
             run(*inputs)
-        each = max(seconds(runs[0], 3), 1e-7)
-        calls = max(1, min(MAX_CALLS, int(SAMPLE_SECONDS / each)))
-        # Other processes only make a call longer.
-        yield lambda number: 1e3 * min(seconds(runs[number], calls) for _ in range(REPEATS))
+            each = max(min(seconds(run, 1), seconds(run, 1)), 1e-7)
+            calls.append(max(1, min(MAX_CALLS, int(SAMPLE_SECONDS / each))))
+        yield lambda number: 1e3 * seconds(runs[number], calls[number])
 
 
 @lru_cache(maxsize=1)

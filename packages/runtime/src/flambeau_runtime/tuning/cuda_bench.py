@@ -22,6 +22,7 @@ from flambeau_runtime.cuda import capability
 from flambeau_runtime.executor import load
 from flambeau_runtime.tuning.contest import DeviceFacts
 from flambeau_runtime.tuning.inputs import likely_inputs
+from flambeau_runtime.tuning.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,7 @@ class CudaBench:
     """`tuner.Bench` for CUDA devices."""
 
     noise = 0.01
+    sampling = Sampling()
 
     def __init__(self, options: RuntimeOptions) -> None:
         self.options = dataclasses.replace(options, cuda_graphs="never", debug=False)

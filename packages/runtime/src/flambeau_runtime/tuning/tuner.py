@@ -4,7 +4,8 @@ A contest whose answer is stored is not run again. Candidates are built side by 
 threads. Each is run once and its results compared with those of the first candidate; one that
 raises or differs is out. The rest are timed in rounds, each candidate once a round: a change of
 the device's clock then meets all of them. Whoever is far behind the best after a round leaves.
-Another candidate than the first is chosen only if it is faster by more than noise.
+Another candidate than the first is chosen only if it is faster by more than noise, and by much more
+if other programs disturbed the samples of the first to the end (`sampling`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flambeau_runtime.options import RuntimeOptions
     from flambeau_runtime.program import Program
     from flambeau_runtime.tuning.contest import Contest, CpuFacts, DeviceFacts
+    from flambeau_runtime.tuning.sampling import Sampling
 
 Run = "Callable[..., tuple[Any, ...]]"
 Inputs = list[Any]
@@ -37,8 +38,9 @@ Inputs = list[Any]
 FAR_BEHIND = 1.3
 """After the first rounds, a candidate that takes this many times the best one's time leaves."""
 
-ROUNDS = 7
-EARLY_ROUNDS = 2
+UNSTABLE_NOISE = 0.25
+"""A candidate replaces a first one whose samples never agreed only if it is faster by this share.
+"""
 
 BUILD_THREADS = 16
 
@@ -50,6 +52,8 @@ class Bench(Protocol):
 
     noise: float
     """A candidate replaces the first one only if it takes less time by more than this share."""
+
+    sampling: Sampling
 
     def facts(self, device: str) -> DeviceFacts | CpuFacts | None:
         """The device, or None if nothing can be measured on it now."""
@@ -178,11 +182,15 @@ class MeasuringTuner:
                 self.report(f"AUTOTUNE {contest.title}\n  not measured: {error}")
                 yield 0
                 continue
+            bench = self.bench(contest.device)
+            sampling, first = bench.sampling, measured[0].times
             outcomes = [
-                Outcome(candidate.name, median(each.times) if each.times else None, each.reason)
+                Outcome(candidate.name, sampling.time(each.times) if each.times else None,
+                        each.reason)
                 for candidate, each in zip(contest.candidates, measured, strict=True)
-            ]
-            chosen = fastest(outcomes, self.bench(contest.device).noise)
+            ]  # fmt: skip
+            stable = first is None or sampling.is_stable(first)
+            chosen = fastest(outcomes, bench.noise if stable else UNSTABLE_NOISE)
             if complete and not any(each.reason == LATE for each in measured):
                 self.store(contest, outcomes, chosen)
             table = format_table(contest.title, outcomes, chosen, building, self.clock() - start)
@@ -208,20 +216,33 @@ class MeasuringTuner:
         if len(racing) < 2:
             return True
         with bench.timed([each.run for each in racing], inputs) as time_of:  # type: ignore[misc]
-            numbers = list(range(len(racing)))
-            for round_number in range(ROUNDS):
-                if round_number and self.clock() > deadline:
-                    return False
-                for number in numbers:
-                    each = racing[number]
-                    each.times = [*(each.times or ()), time_of(number)]
-                if round_number + 1 >= EARLY_ROUNDS:
-                    best = min(median(racing[number].times or ()) for number in numbers)
-                    numbers = [
-                        number
-                        for number in numbers
-                        if median(racing[number].times or ()) <= FAR_BEHIND * best
-                    ]
+            return self.race(racing, time_of, bench.sampling, deadline)
+
+    def race(
+        self, racing: Sequence[Measured], time_of: Callable[[int], float], sampling: Sampling,
+        deadline: float,
+    ) -> bool:  # fmt: skip
+        """Time candidates in rounds; False if time was over before the last round."""
+        numbers = list(range(len(racing)))
+        end = self.clock() + sampling.seconds
+        for round_number in range(sampling.rounds):
+            samples = [racing[number].times or [] for number in numbers]
+            if round_number and self.clock() > deadline:
+                return False
+            if (round_number and self.clock() > end) or sampling.is_over(round_number, samples):
+                return True
+            for number in numbers:
+                each = racing[number]
+                each.times = [*(each.times or ()), time_of(number)]
+            times = {number: racing[number].times or [] for number in numbers}
+            best = min(sampling.time(each) for each in times.values())
+            numbers = [
+                number
+                for number, each in times.items()
+                if sampling.time(each) <= FAR_BEHIND * best
+                or not sampling.may_leave(each)
+                or (number == 0 and not sampling.is_stable(each))
+            ]
         return True
 
 
