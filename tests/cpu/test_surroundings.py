@@ -167,12 +167,15 @@ def test_retain_graph_and_accumulation() -> None:
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_double_backward_is_refused() -> None:
-    args = leaves()
-    _, total = flambeau.compile(curve, fullgraph=True)(*args)
-    (grad,) = torch.autograd.grad(total.sum(), args[:1], create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiated twice"):
+def test_double_backward() -> None:
+    results = []
+    for function in (flambeau.compile(curve, fullgraph=True), curve):
+        args = leaves()
+        _, total = function(*args)
+        (grad,) = torch.autograd.grad(total.sum(), args[:1], create_graph=True)
         grad.sum().backward()
+        results.append([arg.grad for arg in args])
+    torch.testing.assert_close(results[0], results[1])
 
 
 def test_hooks_on_tensors_and_retained_grads() -> None:

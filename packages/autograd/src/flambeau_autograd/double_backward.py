@@ -1,5 +1,5 @@
-"""Second derivatives: gradients that a compiled backward gives under create_graph=True raise when
-they are differentiated.
+"""The error of second derivatives that cannot be compiled (see `gradient_graph.py`): gradients that
+a backward gives under create_graph=True raise when they are differentiated.
 
     y = c(x);  g, = torch.autograd.grad(y.sum(), x, create_graph=True)
     torch.autograd.grad(g.sum(), x)     ->     RuntimeError: g is computed from x by kernels that
@@ -61,15 +61,17 @@ def dependences(
     ]
 
 
-def message(name: str, where: str) -> str:
-    """The error of a second derivative through the graph of `name`, first called at `where`."""
+def message(name: str, where: str, reason: str) -> str:
+    """The error of a second derivative through the graph of `name`, first called at `where`, which
+    there is none of for some `reason`.
+    """
     place = f" (in the graph that begins at {where})" if where else ""
     return (
         f"{f'the compiled function {name!r}' if name else 'a compiled function'}{place} was "
-        "differentiated twice, which Flambeau cannot do yet: its backward is compiled, and not "
-        "differentiable. Compute second derivatives (a Hessian, a gradient penalty) of the "
-        "function itself: leave it uncompiled, or mark it with flambeau.disable. If no second "
-        "derivative is wanted, leave out create_graph=True."
+        f"differentiated twice, which Flambeau cannot do for it: {reason}. Compute second "
+        "derivatives (a Hessian, a gradient penalty) of the function itself: leave it uncompiled, "
+        "or mark it with flambeau.disable. If no second derivative is wanted, leave out "
+        "create_graph=True."
     )
 
 

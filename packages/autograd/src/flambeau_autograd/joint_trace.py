@@ -100,6 +100,16 @@ class Trace:
         return bool(self.tangents)
 
 
+@dataclass(frozen=True)
+class Step:
+    """A differentiation: of the results `results`, with the arguments from position `first` on as
+    their tangents.
+    """
+
+    results: tuple[int, ...]
+    first: int
+
+
 @dataclass(eq=False)
 class _Argument:
     """A tensor argument: as the program sees it, as the engine does, and as it was at first.
@@ -212,8 +222,11 @@ class _JointTracer:
         tracer = self._tracer
         with _modes_restored():
             with FunctionTable(tracer.device), tracer:
+                self._copy_inputs()
                 flat, grad_after = self._forward()
                 _resolve_lazy_bits(flat)
+            for step in self._gm.meta.get("steps", ()):
+                flat, grad_after = self._gradients(flat, step), self._grad
             split = len(tracer.nodes)
             aliases = AliasMap([value for value in self._inputs if isinstance(value, Value)])
             aliases.extend_inputs(tracer.constants)
@@ -319,6 +332,13 @@ class _JointTracer:
         return fake
 
     # Forward
+
+    def _copy_inputs(self) -> None:
+        """Put copies in the place of inputs whose writes are not to be seen."""
+        placeholders = [node for node in self._gm.graph.nodes if node.op == "placeholder"]
+        for position in self._gm.meta.get("copied_inputs", ()):
+            node = placeholders[position]
+            self._bound[node] = self._bound[node].clone()
 
     def _forward(self) -> tuple[list[Any], bool]:
         """Run the graph; gives its flat outputs, and the grad mode it leaves behind."""
@@ -566,6 +586,49 @@ class _JointTracer:
 
     # Backward
 
+    def _gradients(self, flat: list[Any], step: Step) -> list[Any]:
+        """The gradients of outputs to the inputs before the tangents, differentiable themselves."""
+        aliases = AliasMap([value for value in self._inputs if isinstance(value, Value)])
+        aliases.extend_inputs(self._tracer.constants)
+        aliases.extend(self._tracer.nodes)
+        results = _Results()
+        self._plan_outputs(flat, aliases, results)
+        outputs = [results.fakes[index] for index in step.results]
+        given = {argument.position: argument.fake for argument in self._arguments}
+        tangents = [given[step.first + number] for number in range(len(outputs))]
+        leaves = [
+            argument.leaf
+            for argument in self._arguments
+            if argument.requires_grad and argument.position < step.first
+        ]
+        leaves += [fake for _, fake in self._attributes.values() if fake.requires_grad]
+        with torch.enable_grad():
+            gradients = list(self._run_engine(outputs, tangents, leaves, creates_graph=True))
+        with self._tracer:
+            _resolve_lazy_bits(gradients)
+        return gradients
+
+    def _run_engine(
+        self, outputs: Sequence[Any], tangents: Sequence[Any], leaves: Sequence[Any],
+        creates_graph: bool = False,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        # The function table is for backwards that the program wrote itself.
+        with FunctionTable(self._tracer.device), torch._C._DisableAutocast(), self._tracer:
+            try:
+                return _run_backward(  # type: ignore[no-any-return]
+                    tuple(outputs),
+                    tuple(tangents),
+                    creates_graph,
+                    creates_graph,
+                    tuple(leaves),
+                    allow_unreachable=True,
+                    accumulate_grad=False,
+                )
+            except Unsupported:
+                raise
+            except RuntimeError as error:
+                raise BackwardFailed(str(error)) from error
+
     def _differentiable(self) -> list[tuple[Value, FakeTensor]]:
         found: list[tuple[Any, FakeTensor]] = [
             (argument.value, argument.leaf)
@@ -607,25 +670,11 @@ class _JointTracer:
         ]
         tracer.where = Place("", in_backward=True)
         functions = self._mark_functions(outputs)
-        # The function table is for backwards that the program wrote itself.
-        with FunctionTable(tracer.device), torch._C._DisableAutocast(), tracer:
-            try:
-                gradients = _run_backward(
-                    tuple(outputs),
-                    tuple(tangents),
-                    False,
-                    False,
-                    tuple(leaves),
-                    allow_unreachable=True,
-                    accumulate_grad=False,
-                )
-            except Unsupported:
-                raise
-            except RuntimeError as error:
-                raise BackwardFailed(str(error)) from error
-            finally:
-                for hook in functions:
-                    hook.remove()
+        try:
+            gradients = self._run_engine(outputs, tangents, leaves)
+        finally:
+            for hook in functions:
+                hook.remove()
         values = [None if grad is None else grad.value for grad in gradients]  # type: ignore[attr-defined]
         return positions, values, [tangent.value for tangent in tangents]  # type: ignore[misc]
 

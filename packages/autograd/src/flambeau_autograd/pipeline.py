@@ -18,6 +18,7 @@ from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.follow_memory_order import follow_memory_order
 from flambeau_autograd.freezing import compile_frozen, is_frozen
 from flambeau_autograd.functionalize import dense_order, functionalize
+from flambeau_autograd.gradient_graph import Gradients
 from flambeau_autograd.graph_call import Call, wrap_inference
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
@@ -198,6 +199,15 @@ def _compile(
             traced.tangents,
             call.inference,
             always,
+        ),
+        gradients=Gradients(
+            gm,
+            example_inputs,
+            traced,
+            joint,
+            call,
+            {at for kind, at in part.saved if kind == "input"},
+            partial(aot, compiler=compiler, options=replace(options, fuse_attention=False)),
         ),
         name=gm.meta.get("name", ""),
         where=next((str(node.where) for node in joint.nodes if node.where), ""),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flambeau_autograd.double_backward import Dependence
+    from flambeau_autograd.gradient_graph import Gradients
     from flambeau_autograd.graph_call import Compiled, Sizes
     from flambeau_autograd.partition import Partition
     from flambeau_autograd.saved_versions import Watched
@@ -73,6 +74,7 @@ class Training:
     dependences: list[Dependence]
     handles: list[tuple[int, int]]
     watched: list[Watched]
+    gradients: Gradients
     name: str = ""
     where: str = ""
 
@@ -120,15 +122,11 @@ def _make_function(
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
     sizes, fixers = saved.sizes, saved.fixers
     results, views, reaching = training.results, _view_positions(training), training.reaching
-    with_tangents, sharing = training.tangents, training.sharing
+    with_tangents, sharing, gradients = training.tangents, training.sharing, training.gradients
     all_results = frozenset(with_tangents)
     apart_at_all = any(len(result) < len(all_results) for result in sharing.values())
     watched = training.watched
-    depends, handles, twice = (
-        training.dependences,
-        training.handles,
-        message(training.name, training.where),
-    )
+    depends, handles = training.dependences, training.handles
     exact = len(training.part.forward.outputs) == results
     non_differentiable = (
         getter(training.non_differentiable) if training.non_differentiable else None
@@ -139,6 +137,7 @@ def _make_function(
 
         @staticmethod
         def forward(ctx: Any, args: tuple[Any, ...], *_: torch.Tensor) -> tuple[Any, ...]:
+            state = torch.get_rng_state() if gradients.draws else None
             returned = run(*args)
             if views:
                 returned = _detached(returned, views)
@@ -146,6 +145,7 @@ def _make_function(
             ctx.kept = None
             if handles:
                 ctx.handles = {index: args[position] for index, position in handles}
+            ctx.given = gradients.keep(args, state)
             ctx.owned = _default_hooks(True) is None
             if ctx.owned:
                 ctx.save_for_backward(*inputs(args), *outputs(returned))
@@ -174,15 +174,21 @@ def _make_function(
             if watched:
                 check_versions(ctx.versions, spent)
             checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
+            given = ctx.given
             if not _keeps_graph():
                 later = apart_at_all and any(
                     spent.isdisjoint(sharing[index]) for index in with_tangents
                 )
                 ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
                 if not later:
-                    ctx.rest = None
+                    ctx.rest = ctx.given = None
                     if watched:
                         ctx.versions = ()
+            if torch.is_grad_enabled():
+                differentiable = gradients(given, tangents)
+                if differentiable is not None:
+                    return (None, *differentiable)
+            del given
             values = NO_SIZES if sizes is None else ctx.sizes
             backward = backwards.without(missing)
             own = backward.tangents
@@ -199,7 +205,8 @@ def _make_function(
                 grads = run(arguments)
             sources = [tangents[index] for index in with_tangents]
             inputs_kept = ctx.handles if handles else {}
-            guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, twice)
+            text = message(training.name, training.where, gradients.refused)
+            guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, text)
             return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
 
     return CompiledFunction

@@ -1,0 +1,343 @@
+"""Second derivatives: the gradients of a graph, compiled as a function that autograd can
+differentiate.
+
+    y = c(x);  g, = torch.autograd.grad(y.sum(), x, create_graph=True)
+
+    the backward of c      graph (tangent, saved values) -> g, under no_grad
+    with create_graph      graph (x, tangent) -> g, compiled with a backward of its own; that has
+                           one, too, if third derivatives are asked for, and so on
+
+The second graph runs the captured program again, and the eager engine's backward of it, on the
+inputs: nothing but the engine knows what the program's own `torch.autograd.Function`s, `detach` and
+`no_grad` mean for it. So a call keeps the inputs that its gradients depend on, and where it draws
+random numbers, the state of the generator before.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import fx
+
+from flambeau_autograd.aliases import argument_named, written_parameters
+from flambeau_autograd.graph_call import getter, sizes_reader
+from flambeau_autograd.joint_trace import Step
+from flambeau_autograd.outputs import Result, concrete
+from flambeau_autograd.saved_versions import modified
+from flambeau_prims.fork_safety import fork_safe_lock
+from flambeau_prims.graph import Value
+from flambeau_prims.unsupported import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+
+    from flambeau_autograd.graph_call import Call, Compiled
+    from flambeau_autograd.joint_trace import Trace
+    from flambeau_prims.graph import Graph
+
+    Compile = Callable[[fx.GraphModule, list[Any]], Compiled]
+
+LIMIT = 16
+"""How many forms (sizes, sets of undefined tangents) are compiled; more would fill the memory."""
+
+
+class Kept(NamedTuple):
+    """What a call keeps for the derivatives of its gradients: the inputs that these depend on, the
+    versions of those whose versions nothing else checks, the values of the symbols, the state of
+    the random generator.
+    """
+
+    inputs: tuple[Any, ...]
+    versions: list[int]
+    sizes: Mapping[str, int]
+    state: torch.Tensor | None
+
+
+class Gradients:
+    """The gradients of a training graph as functions of its inputs and tangents, each compiled when
+    a backward first asks for it, or run by the eager engine where that cannot be compiled.
+
+    Kept are the inputs that gradients depend on, and those that are no tensors; the versions of
+    those that are `saved` for the backward, too, are checked there. `refused` says why there are no
+    such functions; `draws`: the program draws random numbers.
+    """
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        traced: Trace,
+        joint: Graph,
+        call: Call,
+        saved: Container[int],
+        compile_graph: Compile,
+    ) -> None:
+        self._gm = gm
+        self._compile = compile_graph
+        self._modes = _Modes.current()
+        self._passed = list(traced.passed)
+        self._others = {
+            at: x for at, x in enumerate(example_inputs) if not isinstance(x, torch.Tensor)
+        }
+        self._specs = traced.tape.inputs[: len(self._passed)]
+        self._flags = [
+            (x.requires_grad, x.is_leaf) if isinstance(x, torch.Tensor) else (False, True)
+            for x in (example_inputs[at] for at in self._passed)
+        ]
+        self._count = len(example_inputs)
+        self._tangents = tuple(traced.tangents)
+        self._constants, self._differentiable = tuple(traced.constants), traced.differentiable
+        self._places = {
+            out.position: at for at, out in enumerate(traced.plan) if isinstance(out, Result)
+        }
+        inputs = traced.tape.inputs[: len(self._passed) + len(traced.constants)]
+        depends = _dependences(traced)
+        self._needed = [
+            at
+            for at, value in enumerate(inputs)
+            if not isinstance(value, Value) or value in depends
+        ]
+        self._inputs = getter(self._needed)
+        self._sizes = sizes_reader(call)
+        written_memory = traced.aliases.written_roots(traced.tape.nodes[: traced.split])
+        written = {
+            at
+            for at, value in enumerate(inputs)
+            if isinstance(value, Value) and traced.aliases[value].root in written_memory
+        }
+        self._checked = getter(
+            [
+                at
+                for at in self._needed
+                if isinstance(inputs[at], Value)
+                and at not in written
+                and at not in saved
+                and at not in call.inference
+            ]
+        )
+        self._written = tuple(self._passed[at] for at in written if at < len(self._passed))
+        self.refused = _refusal(traced, [joint.inputs[at] for at in written & _read(joint, traced)])
+        self.draws = not self.refused and any(map(_is_draw, traced.tape.nodes))
+        self._compiled: dict[Any, Compiled | None] = {}
+        self._lock = fork_safe_lock()
+
+    def keep(self, args: Sequence[Any], state: torch.Tensor | None) -> Kept | None:
+        """What a call with these arguments keeps."""
+        if self.refused:
+            return None
+        return Kept(
+            self._inputs(args),
+            [tensor._version for tensor in self._checked(args)],
+            self._sizes(args),
+            state,
+        )
+
+    def __call__(
+        self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None] | None:
+        """The gradients, connected to the inputs and to the tangents; None where they have no
+        derivative that can be compiled.
+
+        `tangents` has one for each result, in the layout that the backward takes; those of results
+        without are left out.
+        """
+        if kept is None:
+            return None
+        given: Any = dict(zip(self._needed, kept.inputs, strict=True))
+        for tensor, version in zip(self._checked(given), kept.versions, strict=True):
+            if tensor._version != version:
+                raise modified(tensor, version)
+        arguments = [self._others.get(at) for at in range(self._count)]
+        for at, position in enumerate(self._passed):
+            arguments[position] = given[at] if at in given else self._absent(at, kept.sizes)
+        results = tuple(at for at in self._tangents if tangents[at] is not None)
+        arguments += [_plain(tangents[at]) for at in results]
+        compiled = self._of(results, arguments, kept.sizes)
+        if self.refused:
+            return None
+        run = compiled or partial(self._run, results)
+        if kept.state is None:
+            return run(*arguments)
+        state = torch.get_rng_state()
+        torch.set_rng_state(kept.state)
+        try:
+            return run(*arguments)
+        finally:
+            torch.set_rng_state(state)
+
+    def _run(self, results: Sequence[int], *arguments: Any) -> Sequence[torch.Tensor | None]:
+        """The gradients by the eager engine."""
+        given = list(arguments[: self._count])
+        for position in self._written:
+            given[position] = given[position].clone()
+        # An input may be computed from another one: each is a tensor of its own here.
+        own = [x.view_as(x) if isinstance(x, torch.Tensor) else x for x in given]
+        with self._modes.restored(), torch.enable_grad():
+            outputs = self._gm.forward(*own)
+            leaves = [
+                own[at] if at < self._count else self._constants[at - self._count]
+                for at in self._differentiable
+            ]
+            return torch.autograd.grad(
+                [outputs[self._places[at]] for at in results],
+                leaves,
+                arguments[self._count :],
+                create_graph=True,
+                allow_unused=True,
+            )
+
+    def _absent(self, at: int, sizes: Mapping[str, int]) -> torch.Tensor:
+        """Zeros in the place of an input whose elements no gradient depends on."""
+        spec = cast("Value", self._specs[at]).spec
+        shape, stride = concrete(tuple(spec.shape), sizes), concrete(tuple(spec.stride), sizes)
+        requires_grad, is_leaf = self._flags[at]
+        zeros = torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).zero_()
+        zeros.requires_grad_(requires_grad)
+        return zeros if is_leaf else zeros.view_as(zeros)
+
+    def _of(
+        self, results: tuple[int, ...], arguments: list[Any], sizes: Mapping[str, int]
+    ) -> Compiled | None:
+        flags = tuple(
+            (x.requires_grad, x.is_leaf, x.stride(), x.dtype) for x in arguments[self._count :]
+        )
+        plain = tuple(x for x in arguments[: self._count] if not isinstance(x, torch.Tensor))
+        key = results, flags, tuple(sizes.values()), tuple(map(repr, plain))
+        if key not in self._compiled:
+            with self._lock:
+                if key not in self._compiled:
+                    if len(self._compiled) >= LIMIT:
+                        del self._compiled[next(iter(self._compiled))]
+                    self._compiled[key] = self._made(results, arguments)
+        return self._compiled.get(key)
+
+    def _made(self, results: tuple[int, ...], arguments: list[Any]) -> Compiled | None:
+        gm = _with_gradients(self._gm, Step(results, self._count), self._written)
+        try:
+            with self._modes.restored():
+                return self._compile(gm, arguments)
+        except Unsupported as unsupported:
+            if not self._places.keys() >= set(results):
+                self.refused = unsupported.text
+            return None
+
+
+def _plain(tangent: torch.Tensor | None) -> torch.Tensor | None:
+    """Without bits that say how memory is to be read."""
+    return None if tangent is None else tangent.resolve_conj().resolve_neg()
+
+
+def _with_gradients(gm: fx.GraphModule, step: Step, written: Sequence[int]) -> fx.GraphModule:
+    """`gm` with a placeholder for each tangent, to be traced with its results differentiated."""
+    graph = fx.Graph()
+    output = graph.graph_copy(gm.graph, {})
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in placeholders:
+        node.meta.pop("spec", None)  # the sizes are those of the arguments
+    following = placeholders[-1].next if placeholders else next(iter(graph.nodes))
+    with graph.inserting_before(following):
+        for at in step.results:
+            graph.placeholder(f"tangent_{at}_of_{step.first}")
+    graph.output(output)
+    result = fx.GraphModule(gm, graph)
+    names = ("name", "observed_is_compiling")
+    result.meta.update((name, gm.meta[name]) for name in names if name in gm.meta)
+    result.meta["steps"] = (*gm.meta.get("steps", ()), step)
+    result.meta["copied_inputs"] = frozenset((*gm.meta.get("copied_inputs", ()), *written))
+    return result
+
+
+def _dependences(traced: Trace) -> set[Any]:
+    """The inputs of the tape that its gradients depend on, by the memories that calls read."""
+    aliases, tape = traced.aliases, traced.tape
+    found: dict[Any, frozenset[Any]] = {
+        aliases[value].root: frozenset([value]) for value in tape.inputs if isinstance(value, Value)
+    }
+    for node in tape.nodes:
+        read: frozenset[Any] = frozenset().union(
+            *(found.get(aliases[value].root, frozenset()) for value in node.operands())
+        )
+        outputs = [out for out in node.outputs if out is not None]
+        names = written_parameters(node)
+        targets = [argument_named(node, name) for name in names]
+        for target in targets:
+            outputs += target if isinstance(target, (list, tuple)) else [target]
+        for out in outputs:
+            if isinstance(out, Value):
+                root = aliases[out].root
+                found[root] = found.get(root, frozenset()) | read
+    gradients = [out for out in tape.outputs[traced.results :] if isinstance(out, Value)]
+    return set().union(*(found.get(aliases[out].root, frozenset()) for out in gradients))
+
+
+def _is_draw(node: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.op, "tags", ())
+
+
+def _read(joint: Graph, traced: Trace) -> set[int]:
+    """The inputs, by position, that gradients depend on when all is said that does not matter."""
+    found: set[Any] = {out for out in joint.outputs[traced.results :] if isinstance(out, Value)}
+    for node in reversed(joint.nodes):
+        if any(out in found for out in node.outputs):
+            found.update(node.operands())
+    return {at for at, value in enumerate(joint.inputs) if value in found}
+
+
+def _refusal(traced: Trace, written: Sequence[Any]) -> str:
+    """Why there are no derivatives of the gradients, or nothing; `written`: inputs that gradients
+    depend on and the program writes to.
+    """
+    if written:
+        names = ", ".join(value.name for value in written)
+        return f"it writes to inputs ({names}) that its gradients depend on"
+    if traced.copies:
+        return "it writes to inputs that require grad"
+    for number, node in enumerate(traced.tape.nodes):
+        if not _is_draw(node):
+            continue
+        devices = {out.spec.device.type for out in node.outputs if out is not None}
+        if number >= traced.split or devices != {"cpu"} or node.kwargs.get("generator") is not None:
+            return f"it draws random numbers by {node.op}"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Modes:
+    """What a trace reads besides its arguments: the program is traced again as it was at first."""
+
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    cache: bool
+    dtype: torch.dtype
+
+    @classmethod
+    def current(cls) -> _Modes:
+        """The modes of this thread."""
+        return cls(
+            tuple(
+                (name, torch.is_autocast_enabled(name), torch.get_autocast_dtype(name))
+                for name in ("cpu", "cuda")
+            ),
+            torch.is_autocast_cache_enabled(),
+            torch.get_default_dtype(),
+        )
+
+    def _enter(self) -> None:
+        for name, enabled, dtype in self.autocast:
+            torch.set_autocast_enabled(name, enabled)
+            torch.set_autocast_dtype(name, dtype)
+        torch.set_autocast_cache_enabled(self.cache)
+        torch.set_default_dtype(self.dtype)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """These modes, for a block."""
+        before = _Modes.current()
+        self._enter()
+        try:
+            yield
+        finally:
+            before._enter()
