@@ -54,6 +54,8 @@ WITHOUT_EXAMPLE = {
     "(aliased-input-mutation).",
     "aliased-outputs": "No known program makes such outputs without a tensor that covers them.",
     "recorded-write": "flambeau_autograd alone: `flambeau.compile` splits such graphs.",
+    "subclass-gradient": "No known class has gradients with integers of their own.",
+    "subclass-in-graph": "tests/cpu/test_wrapper_subclasses.py has the class that it takes.",
     "unbacked-numbers": "flambeau_autograd alone: `flambeau.compile` splits such graphs.",
     "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",
     "no-shape-rule": "Only with torch.compile's capture: Flambeau's says operator-unsupported.",

@@ -35,6 +35,7 @@ from flambeau_autograd.saved_versions import (
     watched_tensors,
 )
 from flambeau_autograd.specialized_backwards import Backwards
+from flambeau_autograd.subclasses import compile_plain_graph, holds_subclasses
 from flambeau_autograd.unalias_outputs import unalias_outputs
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.convolution_bias import unfuse_convolution_biases
@@ -115,6 +116,9 @@ def aot(
     """
     options = options or AutogradOptions()
     with collector_paused():
+        if holds_subclasses(gm, example_inputs):
+            plain = partial(_compile, compiler=compiler, options=options)
+            return compile_plain_graph(gm, example_inputs, plain)
         return _compile(gm, example_inputs, compiler, options)
 
 

@@ -113,11 +113,25 @@ class UntracedCalls(Unsupported):
     )
 
 
+class SubclassGradient(Unsupported):
+    """The gradient of a tensor subclass consists of other parts than can be returned for it."""
+
+    reason = "subclass-gradient"
+    hint = "give the subclass gradients that hold no integers of their own"
+
+
+class SubclassGraph(Unsupported):
+    """A tensor subclass in a place where a graph of its plain tensors cannot stand for it."""
+
+    reason = "subclass-in-graph"
+    hint = "pass the tensor as an argument, or take it apart before the call"
+
+
 REASONS: dict[str, type[Unsupported]] = {
     kind.reason: kind
     for kind in (
         AliasedMutation, AliasedOutputs, NoFunctionalForm, ViewWrite, MutationInBackward,
         BackwardFailed, LeafInside, TrainingOnlyMutation, RecordedWrite, UnbackedNumbers,
-        UntracedCalls,
+        UntracedCalls, SubclassGradient, SubclassGraph,
     )
 }  # fmt: skip

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flambeau_prims.size_floats import FloatExpr
     from flambeau_prims.sizes import Expr
     from flambeau_prims.spec import Spec
+    from flambeau_prims.wrapper_subclasses import SubclassSpec
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +29,7 @@ class EntryInfo:
     """The description of an entry for reasons, reports and tests; it holds user objects weakly."""
 
     guards: tuple[Guard, ...] = ()
-    inputs: tuple[tuple[Source, Spec | Expr | FloatExpr | Opaque], ...] = ()
+    inputs: tuple[tuple[Source, Spec | SubclassSpec | Expr | FloatExpr | Opaque], ...] = ()
     graph_module: fx.GraphModule | None = None
     text: str = ""
     """Source of the entry function; "" when the graph is called directly."""

@@ -98,8 +98,9 @@ _reason(
 _reason(
     "tensor-subclass",
     "a tensor of a Python subclass was read",
-    "only torch.Tensor and torch.nn.Parameter are captured; subclasses may override any operation",
-    "unwrap the subclass before the compiled function",
+    "a class whose `__torch_dispatch__` answers operators is captured if it can be taken apart and "
+    "made again (`__tensor_flatten__`, `__tensor_unflatten__`), as torch functions of others are",
+    "give the class these two methods, or unwrap the tensor before the compiled function",
 )
 _reason(
     "unsupported-tensor",

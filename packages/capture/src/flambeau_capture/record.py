@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flambeau_prims.size_floats import Condition, FloatExpr
     from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Spec
+    from flambeau_prims.wrapper_subclasses import SubclassSpec
 
 
 # ---------------------------------------------------------------- 2. the tape
@@ -47,13 +48,13 @@ class Opaque:
 
 @dataclass(eq=False, slots=True)
 class GraphValue:
-    """One tensor (spec: Spec), symbolic number (spec: Expr or FloatExpr) or Opaque object of the
-    graph. `name` is a hint, made unique later.
+    """One tensor (spec: Spec, or SubclassSpec), symbolic number (spec: Expr or FloatExpr) or
+    Opaque object of the graph. `name` is a hint, made unique later.
 
     Tensors that share memory have the same `storage` token; None where the capture does not say.
     """
 
-    spec: Spec | Expr | FloatExpr | Opaque
+    spec: Spec | SubclassSpec | Expr | FloatExpr | Opaque
     name: str = ""
     requires_grad: bool = False
     storage: object | None = None
@@ -105,7 +106,7 @@ class Input:
 
     source: Source
     example: Any
-    spec: Spec | Expr | FloatExpr | Opaque
+    spec: Spec | SubclassSpec | Expr | FloatExpr | Opaque
     value: GraphValue
 
 

@@ -158,6 +158,8 @@ class FakeTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if any(kind is not cls for kind in types):
+            return NotImplemented  # a wrapper subclass among the arguments answers
         raise RuntimeError(f"{func} was called on a fake tensor outside its Tracer")
 
 

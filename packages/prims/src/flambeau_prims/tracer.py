@@ -45,6 +45,7 @@ from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.storage_bounds import require_inside
 from flambeau_prims.unbacked import UNBACKED_RULES, new_number
 from flambeau_prims.unsupported import DataDependent, MetadataMutation, Unsupported
+from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -192,6 +193,8 @@ class Tracer(TorchDispatchMode):
     # Dispatch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if left_to_subclass(types):
+            return NotImplemented
         facts = operator_facts.facts(func)
         if facts.special is not None:
             answer = _SPECIAL[facts.special](self, func, args, kwargs or {})
@@ -465,6 +468,11 @@ class Tracer(TorchDispatchMode):
         key.extend(kwargs)
         rule_items, values = self._take_all(kwargs.values(), key)
         return dict(zip(kwargs, rule_items, strict=True)), dict(zip(kwargs, values, strict=True))
+
+
+def left_to_subclass(types: Any) -> bool:
+    """Whether a class among those of a call's arguments answers the call, on inner fakes."""
+    return any(kind is not FakeTensor and is_wrapper_subclass(kind) for kind in types)
 
 
 def is_recording() -> bool:

@@ -71,6 +71,7 @@ from flambeau_prims.size_floats import Condition, FloatExpr, condition_of
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 from flambeau_prims.symbols import symbol_name
+from flambeau_prims.wrapper_subclasses import SubclassSpec
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """`backend(gm, example_inputs)` returns a callable: placeholders' values to a tuple of outputs."""
@@ -306,7 +307,12 @@ def all_guards(capture: Capture, state: torch_state.UsualState) -> list[Guard]:
         for item in capture.torch_state.items()
         if item[0] not in extras
     ]
-    guards += [_input_guard(item) for item in capture.inputs if not isinstance(item.spec, Opaque)]
+    # Opaque objects and wrappers are guarded as they are read.
+    guards += [
+        _input_guard(item)
+        for item in capture.inputs
+        if not isinstance(item.spec, (Opaque, SubclassSpec))
+    ]
     guards += _size_guards(capture)
     guards += _memory_guards(capture)
     guards += capture.guards
@@ -326,7 +332,7 @@ def _memory_guards(capture: Capture) -> Iterator[Guard]:
         others = tuple(
             item.source
             for item in capture.inputs
-            if isinstance(item.example, torch.Tensor) and item.value.storage not in storages
+            if isinstance(item.spec, Spec) and item.value.storage not in storages
         )
         sources = tuple(item.source for item in written)
         yield Guard("DISTINCT_MEMORY", sources[0], (sources, others))

@@ -19,6 +19,7 @@ from flambeau_capture.record import Opaque
 from flambeau_prims.size_floats import Condition, FloatExpr
 from flambeau_prims.sizes import Expr, SizeEnv, hint_of
 from flambeau_prims.spec import Spec
+from flambeau_prims.wrapper_subclasses import SubclassSpec
 
 _CALLS = ("call_function", "call_method")
 _OPS = ("placeholder", "get_attr", *_CALLS, "output")
@@ -85,6 +86,9 @@ def _placeholder_problems(node: fx.Node, example: Any) -> Iterator[str]:
             stride = tuple(hint_of(step) for step in spec.stride)
             if stride != example.stride():
                 yield f"strides {stride} for a tensor of strides {example.stride()}"
+    elif isinstance(spec, SubclassSpec):
+        if type(example) is not spec.cls:
+            yield f"{spec} for an input of type {type(example).__name__}"
     elif isinstance(spec, (Expr, FloatExpr)):
         if not isinstance(example, (int, float)):
             yield f"the number {spec} for an input of type {type(example).__name__}"
@@ -168,6 +172,9 @@ def _symbols_in(spec: Any) -> Iterator[str]:
     elif isinstance(spec, Spec):
         if spec.env is not None:
             yield from _symbols_in((*spec.shape, *spec.stride, spec.offset))
+    elif isinstance(spec, SubclassSpec):
+        for size in spec.sizes:
+            yield from size.symbols()
     elif isinstance(spec, (tuple, list)):
         for item in spec:
             yield from _symbols_in(item)

@@ -63,6 +63,7 @@ from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import Attribute
 from flambeau_prims.concrete_sizes import concrete
+from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -640,6 +641,8 @@ def _is_member_lookup(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -
 
 def instantiate(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """What `type.__call__` does: `__new__`, then `__init__`."""
+    if is_wrapper_subclass(cls):
+        return machine.tape.call_function(cls, args, kwargs)
     if issubclass(cls, torch.Tensor) and not _makes_itself(machine, cls):
         raise GraphBreak("tensor-subclass", f"a {cls.__name__} is made")
     if type(lookup(machine, cls, "__del__")) is types.FunctionType:

@@ -11,11 +11,13 @@ Torch-level calls run under a `SpecTracer` while they are recorded.
 from __future__ import annotations
 
 import functools
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.torch_calls.wrappers import wrapper_input
 from flambeau_capture.interpreter.values import numbers
 from flambeau_capture.interpreter.values.subclasses import (
     Subclasses,
@@ -34,10 +36,11 @@ from flambeau_prims.raising import can_raise
 from flambeau_prims.size_floats import FloatExpr, float_symbol, is_unbacked
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
-from flambeau_prims.tracer import MutatingCall, Tracer
+from flambeau_prims.tracer import MutatingCall, Tracer, left_to_subclass
+from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from flambeau_capture.interpreter.protocols import Recorder
     from flambeau_capture.sources import Scope
@@ -69,6 +72,8 @@ class Inputs:
         self._values: dict[int, tuple[Any, GraphValue]] = {}
         """By id of the fake tensor: the graph values of inputs, and of what calls compute."""
         self._duck: dict[int, Expr] = {}
+        self._outer_sizes: dict[int, Expr] = {}
+        """The dynamic sizes of the wrapper whose inner tensors become inputs, by their hints."""
         self._numbers: dict[Source, Any] = {}
         self._computed: dict[FloatExpr, FloatExpr] = {}
         self._undecided: dict[str, tuple[Source, int]] = {}
@@ -88,6 +93,8 @@ class Inputs:
         if type(real) is FakeTensor:
             raise GraphBreak("unsupported-tensor", f"a fake tensor at {source.text()}")
         kind = type(real)
+        if is_wrapper_subclass(kind):
+            return self._note(real, *wrapper_input(self, real, source, _name_of(source)))
         user_real, user_source = real, source
         if kind not in _TENSOR_TYPES:
             if not is_admitted(kind):
@@ -119,6 +126,26 @@ class Inputs:
         self._values[id(fake)] = (fake, value)
         return fake
 
+    def _note(self, real: torch.Tensor, fake: Any, entry: Input) -> Any:
+        self.inputs.append(entry)
+        self._input_of[id(real)] = (real, fake, entry)
+        self._input_of_fake[id(fake)] = (real, entry)
+        self._values[id(fake)] = (fake, entry.value)
+        return fake
+
+    @contextmanager
+    def sizes_within(self, wrapper: torch.Tensor, source: Source) -> Iterator[None]:
+        """While inner tensors of a wrapper become inputs: its dynamic sizes are theirs, too."""
+        before = self._outer_sizes
+        numbers = all(type(size) is int for size in wrapper.shape)
+        if numbers:
+            dims = self._dynamic_dims(wrapper, source)
+            self._outer_sizes = {wrapper.shape[dim]: size for dim, size in dims.items()}
+        try:
+            yield
+        finally:
+            self._outer_sizes = before
+
     def _dynamic_dims(self, real: torch.Tensor, source: Source) -> dict[int, Expr]:
         """Symbols for the dynamic sizes: 0 and 1 are specialised, equal sizes share a symbol."""
         if self.declared is not None:
@@ -137,6 +164,9 @@ class Inputs:
         for dim, size in enumerate(real.shape):
             mark = marks.get(dim)
             if size < 2 or (mark is not None and mark.kind == "static"):
+                continue
+            if size in self._outer_sizes:
+                dims[dim] = self._outer_sizes[size]
                 continue
             if mark is not None and mark.kind == "unbacked":
                 dims[dim] = self._unbacked_size(size, source, dim)
@@ -192,6 +222,8 @@ class Inputs:
 
     def real_type(self, fake: torch.Tensor) -> type:
         """The type that the program sees."""
+        if type(fake) is not FakeTensor and is_wrapper_subclass(type(fake)):
+            return type(fake)
         subclass = self.subclasses.of(fake)
         if subclass is not None:
             return subclass
@@ -202,6 +234,8 @@ class Inputs:
         kind = self.real_type(fake)
         if cls is torch.Tensor:
             return True
+        if kind is type(fake):
+            return isinstance(fake, cls)
         if cls is torch.nn.Parameter:
             return kind is cls
         if type(cls) is type(torch.FloatTensor):
@@ -338,6 +372,8 @@ class SpecTracer(Tracer):
         return super().item(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if left_to_subclass(types):
+            return NotImplemented
         if _may_draw(func) and not _drops_nothing(func, args, kwargs):
             self.random = True
         if is_check(func):

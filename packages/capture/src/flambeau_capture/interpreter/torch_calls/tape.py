@@ -44,6 +44,12 @@ from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.unsupported import DataDependent, OutArgument, Unsupported
 from flambeau_prims.view_chains import shortened
+from flambeau_prims.wrapper_subclasses import (
+    SubclassSpec,
+    is_wrapper_subclass,
+    leaves_of,
+    spec_of_any,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -399,7 +405,7 @@ class Tape(Inputs):
             raise GraphBreak("call-limit", f"more than {limit} calls of torch in one graph")
         stem = target if isinstance(target, str) else getattr(target, "__name__", "value")
         for tensor in new:
-            spec, storage = tensor.spec, tensor.storage_record  # type: ignore[attr-defined]
+            spec, storage = spec_of_any(tensor), getattr(tensor, "storage_record", None)
             known[id(tensor)] = (tensor, GraphValue(spec, stem, tensor.requires_grad, storage))
         self.record(
             target,
@@ -426,7 +432,16 @@ class Tape(Inputs):
                 continue
             storage = tensor.storage_record  # type: ignore[attr-defined]
             found.update((value, None) for value in values_in(operands) if value.storage is storage)
+        found.update((value, None) for value in values_in(operands) if self._holds(value, written))
         return tuple(found)
+
+    def _holds(self, value: GraphValue, written: list[torch.Tensor]) -> bool:
+        """Whether a value is a wrapper of memory that was written."""
+        if not isinstance(value.spec, SubclassSpec):
+            return False
+        (wrapper,) = self.fakes_of([value])
+        storages = {id(tensor.storage_record) for tensor in written}  # type: ignore[attr-defined]
+        return any(id(leaf.storage_record) in storages for leaf in leaves_of(wrapper))  # type: ignore[attr-defined]
 
     def _run(self, target: Any, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         """The result of a call on fake tensors; the tracer notes its writes, draws and checks."""
@@ -479,7 +494,7 @@ class Tape(Inputs):
         self.call_untraced(FailingCall(function), args, kwargs, mutates=mutates)
 
     def _find_new(self, result: Any, new: list[torch.Tensor]) -> None:
-        if isinstance(result, FakeTensor):
+        if isinstance(result, FakeTensor) or is_wrapper_subclass(type(result)):
             if id(result) not in self._values:
                 new.append(result)
         elif isinstance(result, torch.Tensor):
@@ -493,7 +508,7 @@ class Tape(Inputs):
                 self._find_new(item, new)
 
     def _result(self, result: Any) -> Any:
-        if isinstance(result, FakeTensor):
+        if isinstance(result, torch.Tensor):
             return self._values[id(result)][1]
         if isinstance(result, (tuple, list)):
             items = [self._result(item) for item in result]
@@ -528,6 +543,8 @@ class Tape(Inputs):
             return self.opaque(arg)
         if kind is KnownState:
             return arg
+        if is_wrapper_subclass(kind):
+            return self.value_of(arg)
         for plain in (int, float, str):
             if isinstance(arg, plain):
                 made: Any = plain

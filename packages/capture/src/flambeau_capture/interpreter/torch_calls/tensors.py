@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.torch_calls.hooks import GradFn
+from flambeau_capture.interpreter.torch_calls.wrappers import wrapper_attribute
 from flambeau_capture.interpreter.values.classes import MISSING
 from flambeau_capture.interpreter.values.subclasses import NOT_DISPATCHED, own_class_attribute
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import Attribute, DictEntry, GradOf, InstanceDict
+from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.torch_calls.tape import TapeRecorder
@@ -32,7 +34,11 @@ _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 def load_tensor_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str) -> Any:
     """`tensor.name`."""
     subclass = machine.tape.subclasses.of(tensor)
-    if subclass is not None:
+    if is_wrapper_subclass(type(tensor)):
+        found = wrapper_attribute(machine, tensor, name)
+        if found is not MISSING:
+            return found
+    elif subclass is not None:
         found = _subclass_attribute(machine, tensor, subclass, name)
         if found is not MISSING:
             return found

@@ -1,0 +1,365 @@
+"""A call of a plain graph with wrapper subclasses: arguments taken apart, results made.
+
+    x = TwoTensor(a, b)      a, b = take_apart(x);  c, d = compiled(a, b);  return TwoTensor(c, d)
+
+Both ends are differentiable (`_TakenApart`, `_PutTogether`) where the arguments require grad, so
+`x.grad` is a wrapper, and a backward takes one. `subclasses.py` says how the plain graph is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from flambeau_autograd.reasons import SubclassGraph
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes_node import from_symint
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.symbols import SymbolRead, symbol_reads
+from flambeau_prims.wrapper_subclasses import (
+    AnySpec,
+    SubclassSpec,
+    is_wrapper_subclass,
+    leaves_of,
+    rebuilt,
+    spec_of_wrapper,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
+
+    from flambeau_autograd.graph_call import Compiled
+    from flambeau_prims.sizes import Size
+
+
+@dataclass(eq=False)
+class Argument:
+    """An argument: as the caller gives it, and which gradient it gets.
+
+    `spec` is None for what is no tensor. `gradient` says how its gradient is built if not as it is
+    itself: then it has carriers. `found` is its gradient in the trace.
+    """
+
+    position: int
+    spec: AnySpec | None
+    requires_grad: bool
+    gradient: AnySpec | None = None
+    found: AnySpec | None = None
+
+    @property
+    def leaves(self) -> list[Spec]:
+        """The Specs of its plain tensors."""
+        return _leaves(self.spec)
+
+    @property
+    def carriers(self) -> list[Spec]:
+        """The Specs of its carriers: one element, expanded."""
+        return [
+            Spec.of(spec.shape, stride=(0,) * spec.ndim, dtype=spec.dtype, device=spec.device)
+            for spec in _leaves(self.gradient)
+        ]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is passed to the plain graph as it is."""
+        return self.gradient is None and not isinstance(self.spec, SubclassSpec)
+
+
+def _leaves(spec: AnySpec | None) -> list[Spec]:
+    if isinstance(spec, SubclassSpec):
+        return spec.leaves
+    return [] if spec is None else [spec]
+
+
+@dataclass(frozen=True)
+class Same:
+    """A result that the plain graph returns at `position`."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """The caller's argument number `position`."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class ViewOf:
+    """A view of the caller's argument number `position`, taken as `fake` was in the trace."""
+
+    position: int
+    fake: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Made:
+    """A wrapper of the plain graph's results from `position` on; `tracked` by autograd or not."""
+
+    spec: SubclassSpec
+    position: int
+    tracked: bool
+
+
+Planned: TypeAlias = "Same | Given | ViewOf | Made"
+
+
+@dataclass(eq=False)
+class Border:
+    """How the arguments and results of a graph correspond to those of its plain graph.
+
+    `reads`: where the values of symbols stand among the leaves of all arguments. `plan` is for the
+    results; `versions` says which wrappers are written to, and how far that moves their version
+    counters. `grad`: the grad mode of calls.
+    """
+
+    arguments: list[Argument]
+    reads: dict[str, SymbolRead]
+    grad: bool
+    plan: list[Planned] = field(default_factory=list)
+    versions: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Border:
+        """The border of a graph, for arguments like these."""
+        arguments: list[Argument] = []
+        given: list[Any] = []
+        nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        for position, (node, x) in enumerate(zip(nodes, example_inputs, strict=True)):
+            spec = node.meta.get("spec")
+            if not isinstance(x, torch.Tensor):
+                arguments.append(Argument(position, None, False))
+                given.append(spec if isinstance(spec, (Expr, FloatExpr)) else None)
+                continue
+            if is_wrapper_subclass(type(x)):
+                spec = spec if isinstance(spec, SubclassSpec) else spec_of_wrapper(x)
+            elif not isinstance(spec, Spec):
+                spec = spec_of(x)
+            arguments.append(Argument(position, spec, x.requires_grad, _first_guess(spec, x)))
+            given += _leaves(spec)
+        return cls(arguments, symbol_reads(given), torch.is_grad_enabled())
+
+    def aligned(self, positions: Sequence[int]) -> tuple[int, ...]:
+        """The caller's arguments that must be aligned, by positions of plain ones."""
+        place: list[int] = []
+        for argument in self.arguments:
+            count = max(1, len(argument.leaves) + len(argument.carriers))
+            place += [argument.position if argument.is_plain else -1] * count
+        found = tuple(place[position] for position in positions)
+        if -1 in found:
+            raise SubclassGraph("random numbers are drawn for the memory of a wrapper")
+        return found
+
+    def sizes_of(self, args: Sequence[Any]) -> dict[str, int]:
+        """The values of the symbols in a call."""
+        if not self.reads:
+            return _NO_SIZES
+        given: list[Any] = []
+        for argument, value in zip(self.arguments, args, strict=True):
+            if isinstance(argument.spec, SubclassSpec):
+                given += leaves_of(value)
+            else:
+                given.append(value)
+        return {name: read.value(given) for name, read in self.reads.items()}
+
+
+def _first_guess(spec: AnySpec, x: torch.Tensor) -> AnySpec | None:
+    """How the gradient of an argument is built: a plain one if its leaves are integers."""
+    if not x.requires_grad or any(map(is_differentiable, _leaves(spec))):
+        return None
+    assert isinstance(spec, SubclassSpec)
+    return Spec.of(spec.shape, dtype=spec.dtype, device=spec.device)
+
+
+_NO_SIZES: dict[str, int] = {}
+
+
+def number_from(sizes: dict[str, int]) -> Callable[[Expr], int]:
+    """The value of a symbolic size."""
+    return lambda size: int(size.env.evaluate(size, sizes))
+
+
+def is_differentiable(tensor: torch.Tensor | Spec) -> bool:
+    """Whether a tensor of this dtype can have a gradient."""
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def is_built_as(spec: AnySpec, expected: AnySpec) -> bool:
+    """Whether two tensors are of one class over leaves of the same shapes and dtypes."""
+    if isinstance(spec, SubclassSpec):
+        return spec.is_built_as(expected)
+    return (
+        isinstance(expected, Spec) and spec.shape == expected.shape and spec.dtype is expected.dtype
+    )
+
+
+def gradient_of_leaves(
+    spec: AnySpec,
+    leaves: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor | None],
+    number: Callable[[Expr], Any] | None = None,
+) -> torch.Tensor | None:
+    """A gradient of this spec, by those of the leaves that have one; the others are `leaves`."""
+    if all(gradient is None for gradient in gradients):
+        return None
+    given = iter(gradients)
+    parts: list[torch.Tensor] = []
+    for leaf in leaves:
+        part = next(given) if is_differentiable(leaf) else leaf
+        parts.append(torch.zeros_like(leaf) if part is None else part)
+    if not isinstance(spec, SubclassSpec):
+        return parts[0]
+    if number is None:
+        return rebuilt(spec, iter(parts))
+    return rebuilt(spec, iter(parts), number)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def take_apart(border: Border, args: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
+    """The arguments of the plain graph, and the values of the symbols."""
+    sizes = border.sizes_of(args)
+    flat: list[Any] = []
+    for argument, value in zip(border.arguments, args, strict=True):
+        if argument.is_plain:
+            flat.append(value)
+            continue
+        leaves = list(leaves_of(value))
+        differentiable = argument.requires_grad and border.grad
+        if argument.gradient is not None:
+            flat += [leaf.detach() for leaf in leaves]
+            flat += _TakenApart.apply(argument, sizes, value)
+        elif differentiable and any(map(is_differentiable, leaves)):
+            parts = iter(_TakenApart.apply(argument, sizes, value))
+            flat += [next(parts) if is_differentiable(leaf) else leaf for leaf in leaves]
+        else:
+            flat += leaves
+    return flat, sizes
+
+
+class _TakenApart(torch.autograd.Function):
+    """An argument to its leaves that have gradients, or to its carriers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, argument: Argument, sizes: dict[str, int], value: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.argument, ctx.number = argument, number_from(sizes)
+        if argument.gradient is None:
+            ctx.leaves = list(leaves_of(value))
+            return tuple(leaf.detach() for leaf in ctx.leaves if is_differentiable(leaf))
+        ctx.leaves = [_carrier(spec, ctx.number) for spec in argument.carriers]
+        return tuple(ctx.leaves)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        spec = ctx.argument.found
+        return None, None, gradient_of_leaves(spec, ctx.leaves, gradients, ctx.number)
+
+
+def _carrier(spec: Spec, number: Callable[[Expr], int]) -> torch.Tensor:
+    """A tensor that takes no memory."""
+    shape = [concrete(size, number) for size in spec.shape]
+    return torch.empty((), dtype=spec.dtype, device=spec.device).expand(shape)
+
+
+# ---------------------------------------------------------------- results
+
+
+def run_plain(compiled: Compiled, border: Border) -> Compiled:
+    """The callable on wrappers, of a callable on plain tensors."""
+
+    def call(*args: Any) -> tuple[Any, ...]:
+        flat, sizes = take_apart(border, args)
+        results = compiled(*flat)
+        for position, count in border.versions:
+            for _ in range(count):
+                torch.autograd.graph.increment_version(args[position])
+        number = number_from(sizes)
+        made: dict[int, Any] = {}
+        return tuple([_result(planned, args, results, number, made) for planned in border.plan])
+
+    return call
+
+
+def _result(
+    planned: Planned,
+    args: Sequence[Any],
+    results: Sequence[Any],
+    number: Callable[[Expr], int],
+    made: dict[int, Any],
+) -> Any:
+    if isinstance(planned, Same):
+        return results[planned.position]
+    if isinstance(planned, Given):
+        return args[planned.position]
+    if isinstance(planned, ViewOf):
+        replay = planned.fake._view_func_unsafe  # type: ignore[attr-defined]
+        return replay(args[planned.position], lambda size: concrete(from_symint(size), number))
+    known = made.get(id(planned))
+    if known is None:
+        spec = planned.spec
+        leaves = results[planned.position : planned.position + len(spec.leaves)]
+        if planned.tracked and torch.is_grad_enabled():
+            known = _PutTogether.apply(spec, number, *leaves)
+        else:
+            known = rebuilt(spec, iter(leaves), number)
+        made[id(planned)] = known
+    return known
+
+
+def concrete(size: Size, number: Callable[[Expr], int]) -> int:
+    """The value of a size, which may be symbolic."""
+    return number(size) if isinstance(size, Expr) else size
+
+
+class _PutTogether(torch.autograd.Function):
+    """Leaves to the wrapper that consists of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, spec: SubclassSpec, number: Callable[[Expr], int], *leaves: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.spec = spec
+        parts = [leaf.detach() if leaf.requires_grad else leaf for leaf in leaves]
+        made = rebuilt(spec, iter(parts), number)
+        return made.detach() if made.requires_grad else made
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor | None) -> Any:
+        if tangent is None:
+            return (None, None, *[None for _ in ctx.spec.leaves])
+        leaves = leaves_of(_as_expected(tangent, ctx.spec))
+        return (None, None, *[leaf if is_differentiable(leaf) else None for leaf in leaves])
+
+
+def _as_expected(tangent: torch.Tensor, expected: SubclassSpec) -> torch.Tensor:
+    """The gradient of a result, as the graph was compiled for; the class may convert it."""
+    if _fits(tangent, expected):
+        return tangent
+    convert = getattr(tangent, "__coerce_same_metadata_as_tangent__", None)
+    if convert is not None:
+        context = expected.context
+        converted = convert(context, expected.cls)
+        if converted is not None and _fits(converted, expected):
+            return converted  # type: ignore[no-any-return]
+    raise RuntimeError(
+        f"the compiled backward takes a gradient like {expected!r}, and was given a "
+        f"{type(tangent).__name__}; convert it before the backward, or run the function eagerly"
+    )
+
+
+def _fits(tangent: torch.Tensor, expected: SubclassSpec) -> bool:
+    if type(tangent) is not expected.cls:
+        return False
+    spec = spec_of_wrapper(tangent)
+    return len(spec.leaves) == len(expected.leaves) and spec.has_context_of(expected)

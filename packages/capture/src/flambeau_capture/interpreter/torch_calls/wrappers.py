@@ -1,0 +1,196 @@
+"""Wrapper subclasses in a frame: tensors of their real class over fake inner tensors.
+
+    x = TwoTensor(a, b) at L['x']   ->   Inputs L['x'], L['x'].a, L['x'].b; the frame sees
+                                         TwoTensor(fake a, fake b)
+
+A torch call with one is recorded as it is, and made on the fakes: the class's `__torch_dispatch__`
+(and `__torch_function__`) computes what comes out. Both run natively, when the call is captured and
+when a compiler traces the graph, not when the graph runs: what else they do is not replayed. What
+the class says of itself (`__tensor_flatten__`) is guarded, and each inner tensor as any input.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from flambeau_capture.interpreter.values.classes import MISSING
+from flambeau_capture.interpreter.values.subclasses import own_class_attribute
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import GraphValue, Input
+from flambeau_capture.sources import Attribute
+from flambeau_prims.fake import symbolic_spec
+from flambeau_prims.sizes import Expr
+from flambeau_prims.wrapper_subclasses import (
+    SubclassSpec,
+    leaves_of,
+    parts_of,
+    rebuilt,
+    same_context,
+    spec_of_any,
+    spec_of_wrapper,
+)
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from flambeau_capture.interpreter.protocols import Recorder
+    from flambeau_capture.sources import Source
+    from flambeau_prims.sizes import Size
+
+
+class InputsOfWrappers(Protocol):
+    """The inputs of a capture, as a wrapper sees them."""
+
+    machine: Recorder
+
+    def sizes_within(
+        self, wrapper: torch.Tensor, source: Source
+    ) -> AbstractContextManager[None]: ...
+    def fake_input(self, real: torch.Tensor, source: Source) -> torch.Tensor: ...
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def wrapper_input(
+    inputs: InputsOfWrappers, real: torch.Tensor, source: Source, name: str
+) -> tuple[torch.Tensor, Input]:
+    """The wrapper over fakes for a real one, and its Input; its inner tensors are inputs, too."""
+    names, context, inner = parts_of(real)
+    context = _copied(context)
+    guard = SameWrapper(real, names, context)
+    if not guard(real):
+        detail = f"{source.text()} is a {type(real).__name__} whose context cannot be compared"
+        raise GraphBreak("tensor-subclass", detail)
+    inputs.machine.guard("PREDICATE", source, (guard, guard.text))
+    with inputs.sizes_within(real, source):
+        fakes = [
+            inputs.fake_input(part, Attribute(source, at))
+            for at, part in zip(names, inner, strict=True)
+        ]
+    shape, stride = _geometry(real, fakes)
+    guard.expect(shape, stride)
+    specs = tuple(map(spec_of_any, fakes))
+    spec = SubclassSpec(type(real), names, context, specs, shape, stride, real.dtype, real.device)
+    made = rebuilt(spec, (leaf for fake in fakes for leaf in leaves_of(fake)))
+    if real.requires_grad:
+        made = made.detach() if made.requires_grad else made
+        made.requires_grad_()
+        if not real.is_leaf:
+            with torch.enable_grad():
+                made = _Interior.apply(made)
+    if isinstance(real, torch.nn.Parameter):
+        made._is_param = True  # type: ignore[attr-defined]
+    return made, Input(source, real, spec, GraphValue(spec, name, real.requires_grad))
+
+
+def _geometry(real: torch.Tensor, fakes: list[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The sizes and strides of a wrapper, in symbols that its inner tensors define.
+
+    Sizes that are no numbers (nested ints) stand as they are.
+    """
+    shape, stride = tuple(real.shape), tuple(real.stride())
+    if not all(type(size) is int for size in (*shape, *stride)):
+        return shape, stride
+    known: dict[int, Size] = {}
+    for fake in fakes:
+        for leaf in leaves_of(fake):
+            for size in leaf.spec.shape:  # type: ignore[attr-defined]
+                if isinstance(size, Expr) and size.symbol is not None:
+                    known.setdefault(size.hint, size)
+    dims = {dim: known[size] for dim, size in enumerate(shape) if size in known}
+    if not dims:
+        return shape, stride
+    spec = symbolic_spec(real, dims)
+    return spec.shape, spec.stride
+
+
+class _Interior(torch.autograd.Function):
+    """The identity, to give a wrapper over fakes the history that the real one has."""
+
+    @staticmethod
+    def forward(ctx: Any, wrapper: torch.Tensor) -> torch.Tensor:
+        return rebuilt(spec_of_wrapper(wrapper), leaves_of(wrapper))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def _copied(context: Any) -> Any:
+    """A context whose containers the program cannot change."""
+    if type(context) is dict:
+        return {key: _copied(item) for key, item in context.items()}
+    if type(context) in (list, tuple):
+        return type(context)(map(_copied, context))
+    return context
+
+
+class SameWrapper:
+    """Whether a tensor is a wrapper of the class, with the context and geometry, of another."""
+
+    def __init__(self, real: torch.Tensor, names: tuple[str, ...], context: Any) -> None:
+        self.cls: Any = type(real)
+        self.names = names
+        self.context = context
+        self.fields = _fields(real)
+        self.extents: tuple[int | None, ...] = ()
+        self.text = f"is a {self.cls.__name__} with the context {context!r} and the same geometry"
+
+    def expect(self, shape: tuple[Any, ...], stride: tuple[Any, ...]) -> None:
+        """Compare sizes and strides, too: those that are ints."""
+        self.extents = tuple(
+            extent if type(extent) is int else None for extent in (*shape, *stride)
+        )
+
+    def __call__(self, value: Any) -> bool:
+        if type(value) is not self.cls:
+            return False
+        names, context = value.__tensor_flatten__()
+        return (
+            tuple(names) == self.names
+            and self._has_context(context)
+            and _fields(value) == self.fields
+            and all(
+                expected is None or expected == extent
+                for expected, extent in zip(
+                    self.extents, (*value.shape, *value.stride()), strict=bool(self.extents)
+                )
+            )
+        )
+
+    def _has_context(self, context: Any) -> bool:
+        compare = getattr(self.cls, "__metadata_guard__", None)
+        if compare is None:
+            return same_context(self.context, context)
+        return bool(compare(self.context, context))
+
+
+def _fields(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What is compared of a wrapper itself; its number of dimensions keeps extents in step."""
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    return tensor.dtype, tensor.device, tensor.requires_grad, tensor.dim(), keys
+
+
+# ---------------------------------------------------------------- attributes
+
+
+def wrapper_attribute(machine: Recorder, wrapper: torch.Tensor, name: str) -> Any:
+    """An attribute of a wrapper that its class or its instance defines; else MISSING."""
+    cls = type(wrapper)
+    raw = own_class_attribute(cls, name)
+    if type(raw) is property:
+        return machine.call(raw.fget, (wrapper,), {})
+    if type(raw) is types.FunctionType:
+        return types.MethodType(raw, wrapper)
+    if raw is not None and not hasattr(type(raw), "__set__"):
+        return machine.load(cls, name)
+    if name not in wrapper.__dict__:
+        return MISSING
+    value = wrapper.__dict__[name]
+    if isinstance(value, torch.Tensor) and not machine.tape.is_value(value):
+        return machine.tape.call_function(getattr, (wrapper, name))
+    return value

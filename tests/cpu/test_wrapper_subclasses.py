@@ -1,0 +1,139 @@
+"""Wrapper subclasses under compile: one graph of plain tensors each, and eager's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+import flambeau
+from flambeau_prims.wrapper_subclasses import is_wrapper_subclass, parts_of
+from tests.programs.subclasses import PROGRAMS, Scaled, two
+from tests.worlds import kinds
+
+
+def same(ours: Any, theirs: Any, where: str) -> None:
+    """Both are alike: types, values, geometry, flags, versions; so are inner tensors."""
+    assert type(ours) is type(theirs), where
+    if isinstance(ours, (tuple, list)):
+        assert len(ours) == len(theirs), where
+        for at, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            same(mine, other, f"{where}[{at}]")
+    elif is_wrapper_subclass(type(ours)):
+        for name in ("shape", "dtype", "requires_grad", "is_leaf", "_version"):
+            assert getattr(ours, name) == getattr(theirs, name), f"{where}.{name}"
+        assert ours.stride() == theirs.stride(), where
+        names, context, inner = parts_of(ours)
+        other_names, other_context, other_inner = parts_of(theirs)
+        assert (names, context) == (other_names, other_context), where
+        same(inner, other_inner, where)
+    elif isinstance(ours, torch.Tensor):
+        assert ours.stride() == theirs.stride(), where
+        assert ours.requires_grad == theirs.requires_grad, where
+        torch.testing.assert_close(ours, theirs, msg=lambda text: f"{where}: {text}")
+    else:
+        assert ours == theirs, where
+
+
+def backward(result: Any) -> None:
+    """Differentiate everything that a call returns and that requires grad."""
+    results = result if isinstance(result, tuple) else (result,)
+    sum(out.sum() for out in results if out.requires_grad).backward()  # type: ignore[union-attr]
+
+
+def no_fallback(compiled: Any) -> None:
+    """No graph of a compiled callable runs eagerly."""
+    graphs = flambeau.explain(compiled).graphs
+    assert graphs
+    assert [graph.fallback for graph in graphs] == [None] * len(graphs)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph_equal_to_eager(name: str) -> None:
+    program = PROGRAMS[name]
+    compiled = flambeau.compile(program.function, fullgraph=True, **program.options)
+    for call in range(program.calls):
+        shown = []
+        for function in (compiled, program.function):
+            torch.manual_seed(call)
+            arguments = program.arguments(call)
+            result = function(*arguments)
+            if program.trains:
+                backward(result)
+            shown.append((result, arguments, tuple(x.grad for x in arguments if x.is_leaf)))
+        same(*shown, f"call {call}")
+    assert kinds(compiled) == list(program.captures)
+    no_fallback(compiled)
+
+
+class Rounded(Scaled):
+    """Requires grad, though what it consists of are integers."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor, scale: float) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=torch.float32)
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor], context: dict[str, Any], size: Any, stride: Any
+    ) -> Rounded:
+        return Rounded(inner["inner"], context["scale"])
+
+
+def test_a_result_of_integers_that_requires_grad_runs_eagerly() -> None:
+    compiled = flambeau.compile(lambda x: x * 2.0, fullgraph=True)
+    x = Rounded(torch.arange(3), 0.5).requires_grad_()
+    same(compiled(x).detach(), (x * 2.0).detach(), "result")
+    (graph,) = flambeau.explain(compiled).graphs
+    assert "subclass-in-graph" in str(graph.fallback)
+
+
+class Layer(nn.Module):
+    """A Linear whose weight is a TwoTensor, and a plain bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(two(3, 8))
+        self.bias = nn.Parameter(torch.randn(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(nn.functional.linear(x, self.weight, self.bias))
+
+
+def test_a_module_of_subclass_parameters_is_trained() -> None:
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(Layer())
+    assert type(models[0].weight) is TwoTensor
+    compiled = flambeau.compile(models[0], fullgraph=True)
+    optimizers = [torch.optim.Adam(model.parameters(), lr=0.1) for model in models]
+    for step in range(3):
+        x = torch.randn(4, 8)
+        for call, optimizer in zip((compiled, models[1]), optimizers, strict=True):
+            optimizer.zero_grad()
+            call(x).sum().backward()
+            optimizer.step()
+        for ours, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            same(ours.detach(), theirs.detach(), f"step {step}")
+            same(ours.grad, theirs.grad, f"gradient of step {step}")
+    no_fallback(compiled)
+    assert len(flambeau.explain(compiled).graphs) == 1
+    assert list(models[0].state_dict()) == list(models[1].state_dict())
+
+
+def test_another_class_recompiles() -> None:
+    compiled = flambeau.compile(lambda x: torch.sin(x) + 1, fullgraph=True)
+    for x in (two(4), torch.randn(4), Scaled(torch.randn(4), 2.0), two(4)):
+        same(compiled(x), torch.sin(x) + 1, type(x).__name__)
+    assert kinds(compiled) == ["capture", "recompile", "recompile"]
+
+
+def test_gradients_of_another_class_are_refused() -> None:
+    compiled = flambeau.compile(lambda x: x * 2, fullgraph=True)
+    result = compiled(two(4, grad=True))
+    with pytest.raises(RuntimeError, match="takes a gradient like TwoTensor"):
+        result.backward(torch.ones(4))
