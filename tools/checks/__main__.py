@@ -26,6 +26,7 @@ from rich.console import Console
 
 from tools.checks import (
     alone,
+    docs,
     end_to_end,
     isa_levels,
     public_surface,
@@ -55,6 +56,7 @@ STAGES: dict[str, Callable[[], None]] = {
     **{f"alone:{package}": partial(alone.check, package) for package in reversed(PACKAGES)},
     "isa": isa_levels.check,
     "sanitize": sanitizer.check,
+    "docs": docs.check,
     "wheels": wheels.check,
 }
 
