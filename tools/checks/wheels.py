@@ -1,5 +1,5 @@
-"""Wheels: built for every package, installed into a fresh environment, used from outside the
-checkout.
+"""Releases: sdists, and wheels built from them without an index; the wheels are installed into a
+fresh environment and used from outside the checkout.
 """
 
 from __future__ import annotations
@@ -35,16 +35,13 @@ def check() -> None:
             Path(folder, "elsewhere"),
         )
         elsewhere.mkdir()
+        os.environ["PIP_NO_INDEX"] = "1"  # what is installed suffices
         for package in PACKAGES:
-            run(
-                sys.executable,
-                "-m",
-                "build",
-                "--wheel",
-                "--outdir",
-                wheels,
-                ROOT / "packages" / package,
-            )
+            source = ROOT / "packages" / package
+            # The sdist, and the wheel from it.
+            run(sys.executable, "-m", "build", "--no-isolation", "--outdir", wheels, source)
+        del os.environ["PIP_NO_INDEX"]
+        run(sys.executable, "-m", "twine", "check", "--strict", *sorted(wheels.iterdir()))
         run(sys.executable, "-m", "venv", venv)
         python = venv / "bin" / "python"
         os.environ["FLAMBEAU_CACHE_DIR"] = str(Path(folder, "cache"))
