@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+from operator import attrgetter
 
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import flambeau
+from flambeau_autograd.double_backward import message
 
 
 def apart(x, w):
@@ -310,3 +313,10 @@ def test_operators(name):
             )
             found.append((gradient.detach(), *torch.autograd.grad(gradient.square().sum(), x)))
         torch.testing.assert_close(*found)
+
+
+def test_the_error_advises_a_function_that_exists() -> None:
+    advised = re.findall(r"flambeau(?:\.\w+)+", message("f", "", "no reason"))
+    assert advised
+    for name in advised:
+        assert callable(attrgetter(name.partition(".")[2])(flambeau))

@@ -70,7 +70,7 @@ def message(name: str, where: str, reason: str) -> str:
         f"{f'the compiled function {name!r}' if name else 'a compiled function'}{place} was "
         f"differentiated twice, which Flambeau cannot do for it: {reason}. Compute second "
         "derivatives (a Hessian, a gradient penalty) of the function itself: leave it uncompiled, "
-        "or mark it with flambeau.disable. If no second derivative is wanted, leave out "
+        "or mark it with flambeau.compiler.disable. If no second derivative is wanted, leave out "
         "create_graph=True."
     )
 
