@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER = ROOT / "docs" / "pictures"
-WIDTH = 960
+WIDTH = 720
 LINE = 26
 CHARACTER = 7.3
 """Pixels of a character of the text, which is set in 12 pixels, monospaced."""
@@ -158,7 +158,7 @@ def packages_picture() -> str:
     levels = floors(edges)
     for level, names in enumerate(levels):
         for position, name in enumerate(names):
-            centres[name] = (WIDTH * (position + 1) / (len(names) + 1), 44 + 110 * level)
+            centres[name] = (WIDTH * (position + 0.5) / len(names), 44 + 110 * level)
     for name, (x, y) in centres.items():
         words = description(name)
         width = max(200, len(words) * CHARACTER + 20)
@@ -173,23 +173,32 @@ def packages_picture() -> str:
 
 
 def passes_picture() -> str:
-    """The lists of passes side by side, each from the first to the last."""
+    """The lists of passes, a row for each package; each list from the first pass to the last."""
     lists = pass_lists()
-    column = max(len(word) for name, list_ in lists.items() for word in (name, *list_))
+    column = max(len(word) for name, steps in lists.items() for word in (name, *steps))
     width = column * CHARACTER + 16
+    parts: list[str] = []
+    top = 12
+    for package in dict.fromkeys(title.partition(":")[0] for title in lists):
+        row = {title: steps for title, steps in lists.items() if title.startswith(package)}
+        for position, (title, steps) in enumerate(row.items()):
+            x = 12 + position * (width + 24)
+            parts.append(_text(x, top + 12, title, "title"))
+            parts += _column(steps, x, top + 28, width)
+        top += 44 + max(map(len, row.values())) * 44
+    return _svg(top - 12, parts, 3 * (width + 24))
+
+
+def _column(steps: list[str], x: float, top: float, width: float) -> list[str]:
+    """Boxes below one another, with arrows between them."""
     parts = []
-    for position, (title, passes) in enumerate(lists.items()):
-        x = 12 + position * (width + 24)
-        parts.append(_text(x, 24, title, "title"))
-        for row, name in enumerate(passes):
-            y = 40 + row * 44
-            parts.append(_box(x, y, width, LINE))
-            parts.append(_text(x + 8, y + 17, name))
-            if row:
-                middle = x + width / 2
-                parts.append(f'<path class="arrow" d="M{middle:.0f} {y - 18}v17"/>')
-    rows = max(len(list_) for list_ in lists.values())
-    return _svg(40 + rows * 44, parts, 24 + len(lists) * (width + 24) - 24)
+    for row, name in enumerate(steps):
+        y = top + row * 44
+        parts += [_box(x, y, width, LINE), _text(x + 8, y + 17, name)]
+        if row:
+            middle = x + width / 2
+            parts.append(f'<path class="arrow" d="M{middle:.0f} {y - 18:.0f}v17"/>')
+    return parts
 
 
 def modules_picture(package: str) -> str:
@@ -213,9 +222,8 @@ def modules_picture(package: str) -> str:
             chips += [_box(x, y + 8, width, LINE), _text(x + 8, y + 25, label)]
             x += width + 8
         y += LINE + 16
-        parts.append(
-            f'<rect class="floor" x="12" y="{top:.0f}" width="936" height="{y - top:.0f}"/>'
-        )
+        size = f'width="{WIDTH - 24}" height="{y - top:.0f}"'
+        parts.append(f'<rect class="floor" x="12" y="{top:.0f}" {size}/>')
         parts += chips
         y += 8
     return _svg(y + 4, parts)
