@@ -13,6 +13,7 @@ import torch
 
 import flambeau
 import flambeau_capture
+from flambeau.engines.refusals import REASONS as ENGINE_REASONS
 from flambeau_capture.reasons import REASONS
 from flambeau_runtime.environment_errors import REASONS as ENVIRONMENT_REASONS
 from tests.programs.graph_breaks import EXAMPLES, WITHOUT_EXAMPLE, Example
@@ -46,7 +47,8 @@ def test_the_example_gives_the_reason(id: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_reason_has_an_example_or_says_why_not() -> None:
-    every = REASONS.keys() | reasons_page.eager_reasons().keys() | ENVIRONMENT_REASONS.keys()
+    every = REASONS.keys() | reasons_page.eager_reasons().keys()
+    every |= ENGINE_REASONS.keys() | ENVIRONMENT_REASONS.keys()
     assert every == EXAMPLES.keys() | WITHOUT_EXAMPLE.keys()
     assert not EXAMPLES.keys() & WITHOUT_EXAMPLE.keys()
 

@@ -61,6 +61,8 @@ WITHOUT_EXAMPLE = {
     "no-shape-rule": "Only with torch.compile's capture: Flambeau's says operator-unsupported.",
     "metadata-mutation": "Only with torch.compile's capture: Flambeau's says operator-unsupported.",
     "kernel-not-loadable": "A cache directory on a file system that is mounted noexec.",
+    "engine-refuses": 'With `backend="onnxrt"` and its like: bfloat16 in ONNX Runtime.',
+    "engine-random": 'With `backend="onnxrt"` and its like: `torch.rand_like(x)`.',
     "no-sanitizer": '`options={"sanitize": True}` in a process without the address sanitizer.',
 }
 """Reasons that no program here gives, and why."""

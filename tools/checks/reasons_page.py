@@ -13,6 +13,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from flambeau.engines.refusals import REASONS as ENGINE_REASONS
 from flambeau_autograd.reasons import REASONS as AUTOGRAD_REASONS
 from flambeau_capture.reasons import REASONS
 from flambeau_prims import unsupported
@@ -55,6 +56,11 @@ _EAGER = """
 These graphs are captured whole, but the backend cannot compile them: `flambeau.explain` says
 "runs eagerly", with the id.
 """
+_ENGINES = """
+## Graphs that another compiler does not take
+
+With a backend such as `onnxrt` ([docs/engines.md](engines.md)), these graphs run eagerly.
+"""
 _ENVIRONMENT = """
 ## Graphs that cannot be built on this machine
 
@@ -84,6 +90,7 @@ def page() -> str:
     head = _HEAD.replace("{imports}", _imports())
     parts = [head, *_sections(REASONS.keys() - exports), _EXPORT, *_sections(exports), _EAGER]
     parts += _eager_sections(eager_reasons())
+    parts += [_ENGINES, *_eager_sections(ENGINE_REASONS)]
     parts += [_ENVIRONMENT, *_eager_sections(ENVIRONMENT_REASONS)]
     return "".join(parts)
 

@@ -9,6 +9,7 @@ import functools
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from flambeau.engines.names import ENGINES, check_installed, check_not_retired
 from flambeau.stored_graphs import stored_first
 from flambeau_prims.lazy_exports import import_apart
 
@@ -32,7 +33,7 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
     Usable as a decorator.  Raises ValueError when the name is taken.
     """
     name = name or backend.__name__
-    if name in OWN or _REGISTERED.setdefault(name, backend) is not backend:
+    if name in OWN or name in ENGINES or _REGISTERED.setdefault(name, backend) is not backend:
         raise ValueError(f"a backend named {name!r} is registered already")
     return backend
 
@@ -54,20 +55,30 @@ def get_default_backend() -> str | Backend:
 
 
 def list_backends() -> list[str]:
-    """The names `compile(backend=...)` takes: registered ones and installed entry points."""
+    """The names `compile(backend=...)` takes: our own, engines (installed or not), registered ones
+    and installed entry points.
+    """
     installed = {entry.name for entry in entry_points(group="torch_dynamo_backends")}
-    return sorted({*OWN, *_REGISTERED} | (installed - {"flambeau"}))
+    return sorted({*OWN, *ENGINES, *_REGISTERED} | (installed - {"flambeau"}))
 
 
 def lookup_backend(backend: str | Backend, context: Context) -> Backend:
-    """The backend of that name, or the callable itself; ValueError lists the known names."""
+    """The backend of that name, or the callable itself.
+
+    Raises ValueError, which lists the known names, for an unknown or retired one; ImportError for
+    an engine that is not installed.
+    """
     if isinstance(backend, str) and backend in OWN:
         own = _deferred(lambda stage: stage.OWN[backend](context))
         if backend == "inductor" and context.options.runtime.graph_cache:
             return stored_first(context, own)
         return own
+    if isinstance(backend, str) and backend in ENGINES:
+        check_installed(backend)
+        return _deferred(lambda stage: stage.engine(backend, context))
     named = backend if callable(backend) else _REGISTERED.get(backend) or _installed(backend)
     if named is None:
+        check_not_retired(str(backend))
         raise ValueError(f"unknown backend {backend!r}; known: {', '.join(list_backends())}")
     return _deferred(lambda stage: stage.reporting(named, context))
 

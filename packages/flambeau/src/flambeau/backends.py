@@ -5,7 +5,8 @@ A backend is the field's convention, `backend(gm, example_inputs) -> callable re
 - `eager` runs the captured graph as it is;
 - `aot_eager` runs the functional forward and backward graphs of autograd, operator by operator;
 - `inductor` lowers them to kernels and runs Programs;
-- `cudagraphs` runs them as Programs of ATen calls, recorded as CUDA graphs.
+- `cudagraphs` runs them as Programs of ATen calls, recorded as CUDA graphs;
+- `engine` gives them to ONNX Runtime and its like (`flambeau.engines`).
 
 `backend_registry` knows them by name, and those from elsewhere.
 
@@ -196,6 +197,37 @@ def cudagraphs(context: Context) -> Backend:
         runtime=dataclasses.replace(context.options.runtime, cuda_graphs="always"),
     )
     return inductor(dataclasses.replace(context, options=options))
+
+
+def engine(name: str, context: Context) -> Backend:
+    """The functional graphs, compiled and run by another compiler (`flambeau.engines`)."""
+    built_by = import_apart(f"flambeau.engines.{name}")
+    graphs = import_apart("flambeau.engines.engine_graph")
+    options = dataclasses.replace(
+        context.options, autograd=dataclasses.replace(context.options.autograd, decompose=False)
+    )
+    context = dataclasses.replace(context, options=options)
+
+    def compiler_for(graph_report: GraphReport) -> GraphCompiler:
+        def refused(unsupported: Unsupported) -> None:
+            _fall_back(graph_report, unsupported, context)
+
+        def compiler(graph: Graph, kind: str) -> Compiled:
+            with Stopwatch(graph_report.seconds, name), stage(name):
+                compiled: Compiled = graphs.EngineGraph(graph, built_by, refused)
+                return compiled
+
+        return compiler
+
+    return _through_autograd(context, compiler_for)
+
+
+def _fall_back(graph_report: GraphReport, unsupported: Unsupported, context: Context) -> None:
+    """Report that a graph, or a call of it, runs eagerly."""
+    graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
+    emit(
+        "fallbacks", f"{context.report.name}: {graph_report.fallback}", context.options.environment
+    )
 
 
 def _through_autograd(

@@ -15,6 +15,7 @@ from flambeau.artifacts import load_cache_artifacts, save_cache_artifacts
 from flambeau.backend_registry import get_default_backend, list_backends, set_default_backend
 from flambeau.logs import set_logs
 from flambeau.module import CompiledModule
+from flambeau.options import list_mode_options, list_options
 from flambeau.reset import reset
 from flambeau_capture.compiler_functions import (
     allow_in_graph,
@@ -49,10 +50,11 @@ __all__ = [
     "allow_in_graph", "assume_constant_result", "compile", "cudagraph_mark_step_begin",
     "disable", "disallow_in_graph", "get_default_backend", "graph_break", "is_compiling",
     "is_dynamo_compiling", "is_exporting", "keep_portable_guards_unsafe",
-    "keep_tensor_guards_unsafe", "list_backends", "load_cache_artifacts",
-    "nested_compile_region", "reset", "save_cache_artifacts", "set_default_backend", "set_logs",
-    "set_stance", "skip_all_guards_unsafe", "skip_guard_on_all_nn_modules_unsafe",
-    "skip_guard_on_globals_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe",
+    "keep_tensor_guards_unsafe", "list_backends", "list_mode_options", "list_options",
+    "load_cache_artifacts", "nested_compile_region", "reset", "save_cache_artifacts",
+    "set_default_backend", "set_logs", "set_stance", "skip_all_guards_unsafe",
+    "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe",
+    "skip_guard_on_inbuilt_nn_modules_unsafe",
     "substitute_in_graph", "wrap_numpy",
 ]  # fmt: skip
 

@@ -16,6 +16,7 @@
 | `FLAMBEAU_PROGRESS=0` | show nothing of compiles that take longer than a second (`progress`) |
 | `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr, or `all` (next table) |
 | `TORCH_LOGS=TOPIC,...` | the same for torch's names of these topics; others are torch's own |
+| `TORCHINDUCTOR_...` | some set the option that they set for torch; a warning names the others |
 
 | topic of `FLAMBEAU_LOGS` | what is written |
 |---|---|
@@ -61,6 +62,8 @@ class Environment:
     debug_dir: Path | None = None
     logs: frozenset[str] = frozenset()
     progress: bool = True
+    torch_variables: tuple[tuple[str, str], ...] = ()
+    """Torch's variables of options, and their values."""
 
 
 LOG_TOPICS = (
@@ -93,10 +96,8 @@ def read_environment() -> Environment:
         cache_dir=path("FLAMBEAU_CACHE_DIR"),
         cxx=os.environ.get("FLAMBEAU_CXX") or None,
         isa=_level(os.environ.get("FLAMBEAU_ISA") or None),
-        freezing=flag("FLAMBEAU_FREEZING") or flag("TORCHINDUCTOR_FREEZING"),
-        gemm_backends=os.environ.get("FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS")
-        or os.environ.get("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS")
-        or None,
+        freezing=flag("FLAMBEAU_FREEZING"),
+        gemm_backends=os.environ.get("FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS") or None,
         graph_cache=flag("FLAMBEAU_GRAPH_CACHE"),
         sanitize=flag("FLAMBEAU_SANITIZE"),
         check=flag("FLAMBEAU_CHECK"),
@@ -104,6 +105,9 @@ def read_environment() -> Environment:
         logs=topics_named(_words(os.environ.get("FLAMBEAU_LOGS", "")), "FLAMBEAU_LOGS")
         | _topics_of_torch(os.environ.get("TORCH_LOGS", "")),
         progress=os.environ.get("FLAMBEAU_PROGRESS", "").lower() not in ("0", "false", "no", "off"),
+        torch_variables=tuple(
+            sorted(item for item in os.environ.items() if item[0].startswith("TORCHINDUCTOR_"))
+        ),
     )
 
 

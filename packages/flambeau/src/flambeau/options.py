@@ -3,7 +3,8 @@ are resolved into them.
 
 Each package declares its own frozen dataclass; `Options` holds one of each. A key of
 `flambeau.compile(options={...})` is the name of a field of one of them ("elide_cast_pairs"); when
-two packages have a field of the same name, the key sets both.
+two packages have a field of the same name, the key sets both. A key of torch's
+(`torch._inductor.list_options()`) sets the option that it corresponds to (`torch_options`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import warnings
 from collections import abc
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flambeau.environment import Environment
+from flambeau.torch_options import VARIABLES, option_of_variable, translate
 from flambeau_autograd.options import AutogradOptions
 from flambeau_capture.marks import marks_by_source
 from flambeau_capture.options import CaptureOptions
@@ -23,7 +27,7 @@ from flambeau_inductor.options import InductorOptions
 from flambeau_runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -81,8 +85,10 @@ def resolve(
             "either mode or options can be given, not both (a mode is a set of options)"
         )
     if mode is not None and mode not in MODES:
-        raise ValueError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
-    chosen = dict(MODES[mode or "default"]) | dict(options or {})
+        instead = '; backend="aot_eager" is its counterpart' if mode == "lite" else ""
+        raise ValueError(f"unknown mode {mode!r}{instead}; known: {', '.join(MODES)}")
+    chosen = dict(MODES[mode or "default"]) | _without_torchs_names(options or {})
+    environment = _environment_of(chosen, environment)
     changes: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
     changes["capture"] |= {"fullgraph": fullgraph, "dynamic": dynamic}
     if chosen.get("guard_filter_fn") is not None and not callable(chosen["guard_filter_fn"]):
@@ -99,6 +105,8 @@ def resolve(
         chosen.setdefault("max_autotune_gemm_backends", environment.gemm_backends)
     if environment.graph_cache:
         chosen.setdefault("graph_cache", True)
+    for name, value in _options_of_variables(environment.torch_variables):
+        chosen.setdefault(name, value)
     if environment.sanitize:
         changes["runtime"]["sanitize"] = True
     if environment.check:
@@ -128,6 +136,64 @@ def resolve(
         },
         environment=environment,
     )
+
+
+def _without_torchs_names(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, each under Flambeau's name."""
+    result: dict[str, Any] = {}
+    known = known_options()
+    for key, value in options.items():
+        try:
+            option = (key, value) if key in known else translate(key, value)
+        except KeyError:
+            option = (key, value)  # an unknown one, which is refused
+        if option is not None:
+            result[option[0]] = option[1]
+    return result
+
+
+def _environment_of(chosen: dict[str, Any], environment: Environment) -> Environment:
+    """The environment, with the settings that are options of torch's; these are taken out."""
+    folder = chosen.pop("trace.debug_dir", None)
+    if chosen.pop("trace.enabled", False) and environment.debug_dir is None:
+        root = Path(folder) if folder else Path.cwd() / "torch_compile_debug"
+        environment = dataclasses.replace(environment, debug_dir=root)
+    if chosen.pop("disable_progress", False):
+        environment = dataclasses.replace(environment, progress=False)
+    return environment
+
+
+_OF_TORCH_ALONE = frozenset({"TORCHINDUCTOR_CACHE_DIR"})
+"""Variables that say nothing to this compiler; torch sets them itself."""
+
+
+def _options_of_variables(variables: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
+    """What torch's variables set; a warning names each that sets nothing here."""
+    for name, text in variables:
+        if name in VARIABLES:
+            if (option := option_of_variable(name, text)) is not None:
+                yield option
+        elif name not in _OF_TORCH_ALONE:
+            warnings.warn(
+                f"{name} is set, which Flambeau does not read; docs/options.md says what replaces "
+                "it",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def list_options() -> list[str]:
+    """The keys of `compile(options={...})`: Flambeau's own; torch's names of some work, too."""
+    return sorted(known_options())
+
+
+def list_mode_options(mode: str | None = None) -> dict[str, dict[str, Any]] | dict[str, Any]:
+    """What each mode of `compile` sets, or what one mode sets. ValueError for an unknown mode."""
+    if mode is None:
+        return {name: dict(options) for name, options in MODES.items()}
+    if mode not in MODES:
+        raise ValueError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
+    return dict(MODES[mode])
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:

@@ -43,13 +43,18 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
         known[out] if isinstance(out, Value) else evaluate_number(out, symbols)
         for out in graph.outputs
     )
+    write_inputs(graph, known)
+    return outputs
+
+
+def write_inputs(graph: Graph, known: Mapping[Any, Any]) -> None:
+    """Write what the graph writes to its inputs at exit, and move their version counters."""
     for target, value in graph.writes:
         with _version_kept(known[target]):
             known[target].copy_(known[value])
     for target, count in graph.counted_writes():
         for _ in range(0 if known[target].is_inference() else count):
             torch.autograd.graph.increment_version(known[target])
-    return outputs
 
 
 def _version_kept(tensor: Tensor) -> AbstractContextManager[Any]:

@@ -159,6 +159,11 @@ def _shapes(spec: Spec | Expr, dims: dict[str, Any]) -> Any:
     """What torch.export takes for one input."""
     if isinstance(spec, Expr):
         return torch.export.Dim.AUTO  # torch.export names no ints
+    return dims_of(spec, dims)
+
+
+def dims_of(spec: Spec, dims: dict[str, Any]) -> dict[int, Any]:
+    """The Dims of a tensor's symbolic sizes, for torch.export; `dims` has one a symbol."""
     return {dim: _dim(size, dims) for dim, size in enumerate(spec.shape) if isinstance(size, Expr)}
 
 
