@@ -64,7 +64,9 @@ from flambeau_prims.lazy_exports import import_apart
 if TYPE_CHECKING:
     from flambeau_capture.entries.continuations import Continuations
     from flambeau_capture.entries.entry import Backend
+    from flambeau_capture.entries.entry_parts import EntryParts
     from flambeau_capture.hooked_frames import HookedFrames
+    from flambeau_capture.stored.store import EntryStore
 
 
 class CompiledState:
@@ -89,6 +91,8 @@ class CompiledState:
         """Each capture and compile runs in one of these contexts."""
         self.resolve_backend: Callable[[Any], Backend] = _callable_backend
         """What a stance's backend, a name perhaps, means for this callable."""
+        self.entry_store: EntryStore | None = None
+        """Where entries of other processes are, and those of this one go; None for nowhere."""
         self._is_continuation = continuations is not None
         """Whether the function continues another one, so that its entries return Tails."""
         self._continuations = continuations
@@ -276,6 +280,15 @@ class CompiledState:
         `violated` are the entries whose graphs have found data other than was assumed.
         """
         started = time.perf_counter()
+        if backend is None and captured is None and not violated:
+            entry = self._stored(scope)
+            if entry is not None:
+                seconds = time.perf_counter() - started
+                text = f"{self.function.__qualname__}: an earlier process has compiled it"
+                self.note(Event("stored", text, seconds, failures=reasons, entry=entry.info))
+                self._made += 1
+                compiled.entries = (entry, *entries)
+                return entry
         made = self._make(scope, backend or self.backend, captured)
         broken, entry = made.broken, made.entry
         if broken is not None and broken.id == "dynamic-mark":
@@ -324,6 +337,7 @@ class CompiledState:
         """Capture, compile by the backend, and check the entry on the call that it was made for."""
         making = _making()
         started = time.perf_counter()
+        parts: list[EntryParts] = []
         try:
             with capturing(), self.watch():
                 state = current_state()
@@ -349,6 +363,7 @@ class CompiledState:
                         note=self.note,
                         violated=self._violated,
                         changed=self._changes.dims(),
+                        keep=parts.append,
                     )
         except NotResumable as error:
             broken = Break("not-resumable", str(error), defined_at(scope.function))
@@ -364,7 +379,22 @@ class CompiledState:
         broken = self._violation(captured) or _unstable(entry, scope)
         if broken is not None:
             return _Made(None, broken, seconds)
+        if self._store() is not None and parts and backend is self.backend:
+            entry.info.stored = _storing().store_entry(self.entry_store, parts[0])
         return _Made(entry, captured.cause, seconds, captured.eager)
+
+    def _store(self) -> EntryStore | None:
+        """The store, if this callable's entries are of a kind that may be kept."""
+        kept = not self._is_continuation and self.options.guard_filter_fn is None
+        return self.entry_store if kept else None
+
+    def _stored(self, scope: Scope) -> Any:
+        """The entry of another process for a call, or None."""
+        store = self._store()
+        if store is None:
+            return None
+        with capturing(), self.watch():
+            return _storing().find_entry(store, scope, current_state(), self.note)
 
     def _made_continuations(self) -> Continuations:
         if self._continuations is None:
@@ -482,6 +512,11 @@ class CompiledState:
 def _making() -> types.ModuleType:
     """`entries.entry`, which makes entries of captures, imported at the first capture."""
     return import_apart("flambeau_capture.entries.entry")
+
+
+def _storing() -> types.ModuleType:
+    """`stored.store`, imported if entries are kept for other processes."""
+    return import_apart("flambeau_capture.stored.store")
 
 
 def _without_closure(function: types.FunctionType) -> types.FunctionType:

@@ -44,6 +44,12 @@ class EntryInfo:
     specialised: tuple[str, ...] = ()
     """Sizes that an operator made concrete: which, and which operator."""
 
+    graph_key: str = ""
+    """Of an entry that was read: which stored graph it calls."""
+
+    stored: str = ""
+    """"read" or "written": other processes may use it; else why not, if that is asked for."""
+
     def guard_texts(self) -> list[str]:
         """The guards in the user's terms, in the order they are checked."""
         return [guard_text(guard) for guard in self.guards]
@@ -80,7 +86,8 @@ class GuardFailure:
 class Event:
     """Something that happened to a compiled callable.
 
-    kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call
+    kind: "capture" (the first entry), "recompile" (a further one), "stored" (an entry that an
+        earlier process has made), "eager" (a stance ran the call
     as it is), "eager_replay" (its graph raised, so it ran again),
         "violated" (its graph has found data other than was assumed, so another entry serves it),
         "generalise" (at the limit: an entry for all sizes and numbers follows), "break", "limit" or
@@ -89,7 +96,7 @@ class Event:
     seconds: how long it took, the backend's time included; `capture_seconds` is without it.
     failures: for each entry there was, the guard that kept it from serving the call.
     reason: why the call runs eagerly ("break" and "limit").
-    entry: what was made ("capture" and "recompile").
+    entry: what was made, or read ("capture", "recompile" and "stored").
     """
 
     kind: str

@@ -451,6 +451,10 @@ class Capture:
     """Objects that the guards require to be the same ones, and where the call finds them: what the
     entry needs of them it reads there, and holds none itself.
     """
+    definitions: tuple[tuple[Any, str], ...] = ()
+    """What trusted modules and classes define, (holder, name), that was read without a guard."""
+    of_the_process: str = ""
+    """What was read that differs from process to process without a guard; "" if nothing was."""
     needs_hook: bool = False
     """Whether frames reached from the instruction that broke the graph are to be captured too."""
 

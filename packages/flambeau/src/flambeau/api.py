@@ -18,6 +18,7 @@ from flambeau.options import check_arguments, resolve
 from flambeau.progress import watcher
 from flambeau.report import Report, attach_report
 from flambeau.reset import remember
+from flambeau.stored_entries import store_of
 from flambeau_capture.api import compile as compile_frames
 from flambeau_capture.compiled import state_of
 from flambeau_capture.compiler_functions import innermost
@@ -151,6 +152,7 @@ def _compile_callable(
     state.resolve_backend = lambda other: backend_of_captures(other, context)
     state.listener = listener(report, options.environment)
     state.watch = watcher(report.name, options.environment)
+    state.entry_store = store_of(context, backend)
     remember(compiled)
     attach_report(compiled, report)
     return compiled

@@ -87,6 +87,8 @@ class GraphExplanation:
     specialises: sizes that are guarded to be what they were on the compiled call, each with the
         operator that takes no symbolic ones.
     stored: with the option graph_cache, "read" or "written", or why the cache does not keep it.
+    stored_entry: the same of the whole entry, of which the graph is a part: where that is read,
+        nothing is captured, and there is no `code`.
     """
 
     calls: int
@@ -106,6 +108,7 @@ class GraphExplanation:
     assumes: tuple[str, ...] = ()
     specialises: tuple[str, ...] = ()
     stored: str = ""
+    stored_entry: str = ""
 
 
 @dataclass(frozen=True)
@@ -241,15 +244,13 @@ def _explanation(compiled: Callable[..., Any], result: Any) -> Explanation:
 
 
 def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
-    result = next(
-        (event for event in events if event.entry and event.entry.graph_module is graph.gm), None
-    )
+    result = next((event for event in events if _is_of(event, graph)), None)
     entry = None if result is None else result.entry
     ends = None if entry is None else entry.broken
     return GraphExplanation(
         calls=graph.calls,
-        nodes=len(graph.gm.graph.nodes),
-        code=graph.gm.print_readable(print_output=False),
+        nodes=0 if graph.gm is None else len(graph.gm.graph.nodes),
+        code="" if graph.gm is None else graph.gm.print_readable(print_output=False),
         guards=tuple(
             GuardExplanation(guard_text(guard), guard.kind, guard.source.text(), guard.where)
             for guard in (() if entry is None else entry.guards)
@@ -267,7 +268,18 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         assumes=() if entry is None else tuple(map(str, entry.assumptions)),
         specialises=() if entry is None else entry.specialised,
         stored=graph.stored,
+        stored_entry="" if entry is None else entry.stored,
     )
+
+
+def _is_of(event: Event, graph: GraphReport) -> bool:
+    """Whether an event made the entry that a graph is a part of."""
+    entry = event.entry
+    if entry is None:
+        return False
+    if graph.gm is None:
+        return entry.graph_key == graph.key
+    return entry.graph_module is graph.gm
 
 
 def _memory(program: Program) -> str:
@@ -334,6 +346,8 @@ def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
     lines += [f"  {line}" for line in (*graph.launches, *graph.memory)]
     if graph.stored:
         lines.append(f"  in the cache: {graph.stored}")
+    if graph.stored_entry:
+        lines.append(f"  its entry in the cache: {graph.stored_entry}")
     if graph.assumes:
         lines += ["  assumes of data:", *(f"    {assumption}" for assumption in graph.assumes)]
     if graph.specialises:

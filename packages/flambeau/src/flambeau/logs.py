@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from flambeau_capture.events import Event
 
 _OF_EVENT = {
-    "capture": "captures", "recompile": "recompiles", "break": "graph_breaks",
+    "capture": "captures", "stored": "captures", "recompile": "recompiles",
+    "break": "graph_breaks",
     "limit": "graph_breaks", "generalise": "dynamic", "eager": "graph_breaks",
     "eager_replay": "graph_breaks", "violated": "recompiles", "plain_launch": "cudagraphs",
 }  # fmt: skip

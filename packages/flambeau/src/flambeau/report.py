@@ -40,7 +40,8 @@ class Fallback:
 class GraphReport:
     """One graph for the backend: its calls, the seconds of each stage, the fallback's reason."""
 
-    gm: torch.fx.GraphModule
+    gm: torch.fx.GraphModule | None
+    """None where the whole entry has been read from the cache."""
     calls: int
     seconds: dict[str, float] = field(default_factory=dict)
     programs: list[Any] = field(default_factory=list)
@@ -97,6 +98,13 @@ class Report:
         graph = GraphReport(gm, calls)
         if self.folder is not None:
             graph.folder = self.folder.start_graph(gm, example_inputs)
+        return self._add(graph)
+
+    def start_stored_graph(self, calls: int) -> GraphReport:
+        """Open the report of a graph that comes with a stored entry."""
+        return self._add(GraphReport(None, calls))
+
+    def _add(self, graph: GraphReport) -> GraphReport:
         with self._lock:
             self._graphs.append(graph)
         return graph

@@ -101,7 +101,18 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
         key = key_of_graph(gm, examples, context)
     except NotStored:
         return None
-    text = _text(KIND, key, context)
+    return _read(key, lambda: start_graph(context, gm, examples), gm, context)
+
+
+def load_graph(key: str, calls: int, context: Context) -> Compiled | None:
+    """The stored compiled form of the graph of a key, for an entry that is stored, too."""
+    return _read(key, lambda: context.report.start_stored_graph(calls), None, context)
+
+
+def _read(
+    key: str, start: Callable[[], GraphReport], gm: fx.GraphModule | None, context: Context
+) -> Compiled | None:
+    text = read_text(KIND, key, context)
     if text is None:
         return None
     try:
@@ -121,20 +132,21 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
             executable = load(program, context.options.runtime)
     except EnvironmentProblem:  # which the backend meets, too, and reports
         return None
-    report = start_graph(context, gm, examples)
-    report.stored, report.seconds, report.cache = "read", seconds, use
+    report = start()
+    report.stored, report.seconds, report.cache, report.key = "read", seconds, use, key
     report.programs.append(program)
     if wanted("output_code", context.options.environment):
         code = f"{context.report.name}\n{output_code(program)}"
         emit("output_code", code, context.options.environment)
-    gm.meta["writes_last"] = True
+    if gm is not None:
+        gm.meta["writes_last"] = True
     return wrap_inference(executable, call)
 
 
 def write(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -> str:
     """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
     try:
-        _store(KIND, key, _encoded(gm, key, report), context)
+        store_text(KIND, key, _encoded(gm, key, report), context)
     except CacheError as error:
         return str(NotStored("no-directory", str(error)))
     except NotPlain as error:
@@ -156,7 +168,7 @@ def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _text(kind: str, key: str, context: Context) -> bytes | None:
+def read_text(kind: str, key: str, context: Context) -> bytes | None:
     """What the cache holds; it is not counted with the kernels."""
     if not context.options.runtime.use_cache:
         return None
@@ -164,7 +176,7 @@ def _text(kind: str, key: str, context: Context) -> bytes | None:
         return Cache(context.options.runtime.cache_dir).read(kind, key)
 
 
-def _store(kind: str, key: str, content: bytes, context: Context) -> None:
+def store_text(kind: str, key: str, content: bytes, context: Context) -> None:
     with recording_cache_use(CacheUse()):
         Cache(context.options.runtime.cache_dir).store(kind, key, content, ".json")
 
@@ -175,7 +187,7 @@ def _store(kind: str, key: str, content: bytes, context: Context) -> None:
 def read_program(report: GraphReport, graph: Graph, kind: str, context: Context) -> Program | None:
     """The stored Program of a functional graph that was made of a captured one, or None."""
     key = _key_of_program(report, graph, kind)
-    text = _text(PROGRAM, key, context) if key else None
+    text = read_text(PROGRAM, key, context) if key else None
     try:
         return None if text is None else program_json.decode(json.loads(text)["program"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -191,7 +203,7 @@ def write_program(
         data = {"binding": binding(PROGRAM, key), "program": program_json.encode(program)}
         content = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
         with contextlib.suppress(CacheError):  # the kernels say so
-            _store(PROGRAM, key, content, context)
+            store_text(PROGRAM, key, content, context)
 
 
 def _key_of_program(report: GraphReport, graph: Graph, kind: str) -> str:
@@ -219,15 +231,20 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
         raise NotStored("symbolic")
     described = [
         FORMAT,
-        _installation(),
         context.report.name,
-        _options(context),
-        _torch_state(),
+        *surroundings(context),
         sorted((name, _plain(value)) for name, value in gm.meta.items() if name != "size_env"),
         _inputs(examples),
         _nodes(gm),
     ]
     return key_of(json.dumps(described, allow_nan=False))
+
+
+def surroundings(context: Context) -> list[Any]:
+    """All that a compiled form depends on besides the program: what is installed, the options, and
+    torch's state.
+    """
+    return [_installation(), _options(context), _torch_state()]
 
 
 @functools.cache
@@ -268,7 +285,8 @@ def _options(context: Context) -> list[str]:
     return [
         f"{stage}.{field.name}={getattr(value, field.name)!r}"
         for stage, value in (
-            ("autograd", options.autograd), ("inductor", options.inductor),
+            ("capture", options.capture), ("autograd", options.autograd),
+            ("inductor", options.inductor),
             ("runtime", options.runtime), ("environment", options.environment),
         )
         for field in dataclasses.fields(value)

@@ -20,7 +20,7 @@ import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,8 +29,9 @@ from torch import fx
 from flambeau_capture import torch_state
 from flambeau_capture.core import core
 from flambeau_capture.entries.continuations import Continuations, frame_functions
-from flambeau_capture.entries.eager_replay import OnError, unused_that_raise
+from flambeau_capture.entries.eager_replay import on_error_of, unused_that_raise
 from flambeau_capture.entries.entry_code import EntryCode, recipes_in
+from flambeau_capture.entries.entry_parts import EntryParts
 from flambeau_capture.entries.new_entry import new_entry
 from flambeau_capture.entries.state_snapshot import StateSnapshot, state_snapshot
 from flambeau_capture.events import EntryInfo, Event
@@ -131,6 +132,7 @@ def make_entry(
     note: Callable[[Event], None] = lambda event: None,
     violated: Callable[[EntryInfo, Assumption], None] | None = None,
     changed: Mapping[str, frozenset[int]] = _NOTHING,
+    keep: Callable[[EntryParts], None] = lambda parts: None,
 ) -> Any:
     """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs
     the backend.
@@ -139,7 +141,7 @@ def make_entry(
     Tail of the outermost frame. `handler` (a FrameHandler) is in force while the entry runs.
     `guard_filter` says which guards to keep. `note` receives calls that run again, `violated` of
     an assumption about data that did not hold, with the entry's info. `changed` are the dims that
-    have changed from call to call, by the text of a source.
+    have changed from call to call, by the text of a source. `keep` receives the entry taken apart.
     """
     parts = graph_of(capture, keep_raising=True)
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
@@ -153,10 +155,9 @@ def make_entry(
         if continuations is not None
         else []
     )
-    on_error = OnError.of(capture, note) if graph is not None else None
-    target, sources, item, text = _target(
-        capture, parts, graph, frames, may_run_again=on_error is not None
-    )
+    on_error = on_error_of(capture, note) if graph is not None else None
+    aim = _target(capture, parts, graph, frames, may_run_again=on_error is not None)
+    target, sources, item, text = aim.target, aim.sources, aim.item, aim.text
     if on_error is not None:
         on_error.direct = target is graph
     # After the backend: it may have taken guards on sizes.
@@ -172,6 +173,19 @@ def make_entry(
     )
     if on_error is not None and violated is not None:
         on_error.violated = functools.partial(violated, info)
+    keep(
+        EntryParts(
+            capture=capture,
+            graph_module=parts.graph_module if runs else None,
+            info=info,
+            sources=sources,
+            item=item,
+            text=text,
+            constants=aim.constants,
+            on_error=on_error,
+            saves_state=aim.saves_state,
+        )
+    )
     arguments = len(capture.scope.arguments)
     checked = program.guard_program(guards, sources, arguments)
     if capture.locks:
@@ -230,6 +244,20 @@ def raising_entry(scope: Scope, reason: Break) -> Any:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Aim:
+    """What an entry calls, with the values of which sources, and which item of what that returns
+    is the result; if it is an entry function, its source and constants.
+    """
+
+    target: Callable[..., Any]
+    sources: list[Source]
+    item: int
+    text: str = ""
+    constants: dict[str, Any] = field(default_factory=dict)
+    saves_state: bool = False
+
+
 def _target(
     capture: Capture,
     parts: Parts,
@@ -237,8 +265,8 @@ def _target(
     frames: list[types.FunctionType],
     *,
     may_run_again: bool,
-) -> tuple[Callable[..., Any], list[Source], int, str]:
-    """(callable, the sources it takes, which item of what it returns is the result, its source)."""
+) -> _Aim:
+    """What the entry calls: the graph itself where nothing remains to be done after it."""
     sources = [item.source for item in parts.inputs]
     result = capture.result
     saved = StateSnapshot()
@@ -246,20 +274,20 @@ def _target(
         saved = state_snapshot(capture, written_inputs(capture), parts.graph_module)
     if graph is not None and not (capture.side_effects or frames or capture.enables_grad or saved):
         if isinstance(result, FromGraph) and result.value in parts.outputs:
-            return graph, sources, parts.outputs.index(result.value), ""
+            return _Aim(graph, sources, parts.outputs.index(result.value))
         if (
             isinstance(result, MakeTuple)
             and result.cls is tuple
             and [getattr(item, "value", None) for item in result.items] == parts.outputs
         ):
-            return graph, sources, RESULT_AS_TUPLE, ""
+            return _Aim(graph, sources, RESULT_AS_TUPLE)
     source_of = {item.value: item.source for item in capture.inputs}
     symbols: dict[str, Source | GraphValue] = {**symbol_sources(capture.inputs), **capture.unbacked}
     code = EntryCode(sources, parts.outputs, symbols, source_of, cyclic=parts.cyclic)
     function = code.function(
         capture, graph, frames, may_run_again=may_run_again, state_snapshot=saved
     )
-    return function, code.inputs, WHOLE_RESULT, code.text
+    return _Aim(function, code.inputs, WHOLE_RESULT, code.text, code.constants, bool(saved))
 
 
 # ---------------------------------------------------------------- locks

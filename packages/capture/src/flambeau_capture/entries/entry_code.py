@@ -14,17 +14,13 @@ container that (indirectly) holds itself is made empty first and filled later.
 from __future__ import annotations
 
 import collections
-import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import torch
-
 from flambeau_capture import record
-from flambeau_capture.core import Tail
-from flambeau_capture.entries.eager_replay import GraphFailed
+from flambeau_capture.entries.entry_functions import entry_function
 from flambeau_capture.entries.state_snapshot import StateSnapshot
 from flambeau_capture.sources import Source, TensorSize, TensorStride
 
@@ -132,7 +128,7 @@ class EntryCode:
         self._parameters = {source: f"a{at}" for at, source in enumerate(self.inputs)}
         self._outputs = {value: f"out{at}" for at, value in enumerate(outputs)}
         self._symbols = symbols
-        self._constants: dict[str, Any] = dict(_HELPERS)
+        self.constants: dict[str, Any] = {}
         self._constant_names: dict[int, str] = {}
         self._pinned: dict[int, Source] = {}
         self._symbol_names: dict[str, str] = {}
@@ -166,15 +162,13 @@ class EntryCode:
             result = self.value(capture.result)
         head: list[str] = []
         if graph is not None:
-            self._constants["graph"] = graph
+            self.constants["graph"] = graph
             head = self._graph_call(capture, state_snapshot, may_run_again=may_run_again)
         parameters = ", ".join(self._parameters[source] for source in self.inputs)
         body = "".join(f"    {line}\n" for line in [*head, *self._lines, f"return {result}"])
         self.text = f"def entry({parameters}):\n{body}"
         name = getattr(capture.scope.function, "__qualname__", "function")
-        namespace = self._constants
-        exec(compile(self.text, f"<flambeau entry of {name}>", "exec"), namespace)
-        return namespace.pop("entry")
+        return entry_function(self.text, name, self.constants)
 
     def _graph_call(
         self, capture: record.Capture, state_snapshot: StateSnapshot | None, *, may_run_again: bool
@@ -200,7 +194,7 @@ class EntryCode:
             failed = f"    raise GraphFailed(error, {before}) from None"
             lines = [*_tried(lines), "except BaseException as error:", failed]
             if state_snapshot:
-                self._constants["save"] = state_snapshot.save
+                self.constants["save"] = state_snapshot.save
                 written = ", ".join([self.source(source) for source in state_snapshot.written])
                 lines.insert(0, f"before = save({written})")
         return [*lines, f"{targets}= outs"] if targets else lines
@@ -254,7 +248,7 @@ class EntryCode:
         name = self._constant_names.get(id(value))
         if name is None:
             name = self._constant_names[id(value)] = f"k{len(self._constant_names)}"
-            self._constants[name] = value
+            self.constants[name] = value
         return name
 
     def assign(self, expression: str) -> str:
@@ -467,85 +461,4 @@ _BUILDERS: dict[type, Callable[[EntryCode, Any], str]] = {
     record.MakeCell: _cell,
     record.MakeFunction: _function,
     record.CallRecipe: _call,
-}
-
-
-# ---------------------------------------------------------------- what entry functions call
-
-
-def _instance_dict(obj: Any) -> dict[str, Any]:
-    return object.__getattribute__(obj, "__dict__")
-
-
-def _set_attribute(obj: Any, name: str, value: Any) -> None:
-    if isinstance(obj, type):
-        type.__setattr__(obj, name, value)
-    elif isinstance(obj, types.ModuleType):
-        setattr(obj, name, value)
-    else:
-        object.__setattr__(obj, name, value)
-
-
-def _delete_attribute(obj: Any, name: str) -> None:
-    if isinstance(obj, type):
-        type.__delattr__(obj, name)
-    else:
-        object.__delattr__(obj, name)
-
-
-def _new_tuple(cls: type, items: tuple[Any, ...]) -> Any:
-    # tuple.__new__ refuses the subclasses that C makes: torch.Size and the struct sequences that
-    # torch functions return.
-    is_c_type = cls is torch.Size or hasattr(cls, "n_sequence_fields")
-    return cls(items) if is_c_type else tuple.__new__(cls, items)
-
-
-def _replace_list(obj: list[Any], items: list[Any]) -> None:
-    list.__setitem__(obj, slice(None), items)
-
-
-def _fill_dict(obj: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
-    for key, value in items:
-        dict.__setitem__(obj, key, value)
-
-
-def _fill_ordered(obj: collections.OrderedDict[Any, Any], items: list[tuple[Any, Any]]) -> None:
-    for key, value in items:
-        collections.OrderedDict.__setitem__(obj, key, value)
-
-
-def _replace_dict(obj: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
-    if isinstance(obj, collections.OrderedDict):
-        collections.OrderedDict.clear(obj)
-        _fill_ordered(obj, items)
-    else:
-        dict.clear(obj)
-        _fill_dict(obj, items)
-
-
-def _replace_set(obj: set[Any], items: list[Any]) -> None:
-    set.clear(obj)
-    set.update(obj, items)
-
-
-_HELPERS: dict[str, Any] = {
-    "min": min,
-    "max": max,
-    "math": math,
-    "instance_dict": _instance_dict,
-    "set_attribute": _set_attribute,
-    "delete_attribute": _delete_attribute,
-    "replace_list": _replace_list,
-    "replace_dict": _replace_dict,
-    "replace_set": _replace_set,
-    "fill_dict": _fill_dict,
-    "fill_ordered": _fill_ordered,
-    "extend_list": list.extend,
-    "new_object": object.__new__,
-    "new_tuple": _new_tuple,
-    "new_cell": types.CellType,
-    "new_function": types.FunctionType,
-    "Tail": Tail,
-    "set_grad_enabled": torch._C._set_grad_enabled,
-    "GraphFailed": GraphFailed,
 }

@@ -60,7 +60,10 @@ class KeptFailing:
 def kept_failing(events: Iterable[Event], now: Sequence[GuardFailure]) -> KeptFailing:
     """What to blame, after these events and with what failed now."""
     failures = [
-        failure for event in events if event.kind == "recompile" for failure in event.failures
+        failure
+        for event in events
+        if event.kind in ("recompile", "stored")
+        for failure in event.failures
     ]
     failures += now
     if not failures:

@@ -10,6 +10,7 @@ import functools
 import math
 import operator
 import sys
+import threading
 import types
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,6 +30,7 @@ from flambeau_capture.interpreter.semantics.items import (
     lazy_dict_has,
     lazy_dict_item,
     load_item,
+    note_order,
 )
 from flambeau_capture.interpreter.semantics.native_calls import call_native, is_native
 from flambeau_capture.interpreter.semantics.native_functions import (
@@ -447,6 +449,10 @@ def _call_pure(machine: Machine, function: Any, receiver: Any, args: Args, kwarg
     if isinstance(receiver, dict) and machine.objects.is_known(receiver):
         function = getattr(machine.objects.whole_dict(receiver), function.__name__)
     check_receiver(machine, receiver)
+    if function.__name__ in ("pop", "__iter__", "__repr__", "__str__"):
+        note_order(machine, receiver)
+    elif function is threading.get_ident or function.__name__ == "__hash__":
+        machine.of_the_process = "a thread's number, or a hash"
     args, kwargs = prepare_arguments(machine, function, args, kwargs)
     if type(receiver) is str:
         return _call_str_method(machine, function, receiver, args, kwargs)

@@ -226,6 +226,9 @@ class Machine:
         """Whether the answer was yes: what the program then raises eager might not."""
         self.switches = Switches()
         self.torch_state: dict[str, Any] = {}
+        self.definitions: dict[tuple[int, str], tuple[Any, str]] = {}
+        self.of_the_process = ""
+        """What the frame has read that another process may answer differently."""
         self.guards: dict[tuple[str, Source, Any], Guard] = {}
         self.suspended: Capture | GraphBreak | None = None
         self._states: dict[type, Any] = {}
@@ -265,6 +268,12 @@ class Machine:
             if len(self.guards) >= MOST_GUARDS:
                 raise GraphBreak("guard-limit", f"more than {MOST_GUARDS} guards")
             self.guards[key] = Guard(kind, source, payload, self.where)
+
+    def rely_on(self, holder: Any, name: str) -> None:
+        """Note a definition of a trusted class, or of a trusted module's globals, that the capture
+        takes without a guard.
+        """
+        self.definitions[(id(holder), name)] = (holder, name)
 
     def dissolve(self) -> None:
         """Drop every reference: machine, tables and tape form cycles that hold tensors."""

@@ -18,9 +18,9 @@ import torch
 from flambeau_capture.entries.state_snapshot import autocast_nesting, draws, generators_before
 from flambeau_capture.graphs.autograd_calls import leaving_inference_modes
 from flambeau_capture.graphs.graph_module import sizes_in, values_in
-from flambeau_capture.interpreter.values.classes import is_trusted
 from flambeau_capture.record import GraphValue
 from flambeau_capture.torch_state import Switches, nesting_settings
+from flambeau_capture.trusted import is_trusted
 from flambeau_prims.kernel_launches import NAMESPACE
 from flambeau_prims.size_floats import FloatExpr, evaluate_number, float_of_bits, is_float_symbol
 from flambeau_prims.sizes import Expr

@@ -11,6 +11,7 @@ A frame can be taken up again where its value is just what the instruction of th
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,14 @@ def suspend(machine: Machine, innermost: Frame) -> Capture:
     return finish(machine, rebuild, Const(None), suspended)
 
 
+_OPERATORS = tuple(
+    name
+    for name in dir(torch.Tensor)
+    if name.startswith("__") and hasattr(operator, name.replace("__r", "__", 1))
+) + ("__torch_function__", "__torch_dispatch__", "__bool__", "__len__", "__iter__")
+"""What tensors define for Python's operators: the tape holds these as functions of `operator`."""
+
+
 def finish(
     machine: Machine, rebuild: Rebuilder, result: Recipe, suspended: list[SuspendedFrame]
 ) -> Capture:
@@ -80,6 +89,9 @@ def finish(
     enables_grad = _enables_grad(machine)
     env = machine.tape.env
     machine.tape.unbacked.write_checks()
+    if machine.tape.calls:
+        for name in _OPERATORS:
+            machine.rely_on(torch.Tensor, name)
     return Capture(
         scope=machine.scope,
         calls=machine.tape.calls,
@@ -96,6 +108,8 @@ def finish(
         assumptions=tuple(machine.speculation.assumptions),
         locks=locks,
         pinned=tuple(machine.objects.pinned.values()),
+        definitions=tuple(machine.definitions.values()),
+        of_the_process=machine.of_the_process,
     )
 
 

@@ -33,13 +33,13 @@ from flambeau_capture.interpreter.torch_calls.tensors import (
 from flambeau_capture.interpreter.values.classes import (
     MISSING,
     Proxy,
-    is_trusted,
     lookup,
     python_method,
 )
 from flambeau_capture.interpreter.values.objects import DELETED
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import HEAP_TYPE
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine

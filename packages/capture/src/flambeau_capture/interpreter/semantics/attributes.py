@@ -32,7 +32,6 @@ from flambeau_capture.interpreter.values.classes import (
     TORCH_CONSTANTS,
     Proxy,
     class_attribute,
-    is_trusted,
     is_written,
     lookup,
     of_bases,
@@ -43,6 +42,7 @@ from flambeau_capture.interpreter.values.objects import C_METHODS, DELETED
 from flambeau_capture.interpreter.values.program_functions import function_part, function_source
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import (
+    HEAP_TYPE,
     MODULE_TABLES,
     Attribute,
     Constant,
@@ -53,6 +53,7 @@ from flambeau_capture.sources import (
     TypeAttribute,
     module_table_entry,
 )
+from flambeau_capture.trusted import is_trusted
 from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
@@ -450,6 +451,7 @@ def load_module_attribute(machine: Machine, module: Any, name: str) -> Any:
         machine.objects.loading = None  # globals that the frame has written must be seen in it
     value = getattr(module, name)  # a lazy module, or a property of torch.backends
     if isinstance(value, (type, types.ModuleType)) or type(value) in IDENTITY_TYPES:
+        machine.rely_on(own, name)
         return value
     if module is torch.backends.cudnn and "cudnn_flags" in machine.torch_state:
         return value  # guarded with all others, as they were when the frame set the first
@@ -475,6 +477,7 @@ def load_global_value(machine: Machine, module_globals: dict[str, Any], name: st
         return tracked.copy[name]
     value = module_globals[name]
     if is_trusted(module_globals.get("__name__")) and _is_definition(value):
+        machine.rely_on(module_globals, name)
         found = value
     elif type(value) is dict and is_trusted(module_globals.get("__name__")):
         found = machine.objects.read_lazily(value, Global(module_globals, name))
@@ -513,6 +516,8 @@ def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
             and cls not in machine.classes.made
         ):
             machine.guard("IS", TypeAttribute.of(cls, name), raw)
+        elif cls.__flags__ & HEAP_TYPE and cls not in machine.classes.made:
+            machine.rely_on(cls, name)
         if what is staticmethod:
             return raw.__func__
         if what is classmethod:

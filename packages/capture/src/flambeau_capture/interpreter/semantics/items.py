@@ -20,7 +20,6 @@ from flambeau_capture.interpreter.values.classes import (
     Proxy,
     accept,
     as_index,
-    is_trusted,
     lookup,
     python_method,
 )
@@ -28,6 +27,7 @@ from flambeau_capture.interpreter.values.keys import native_key
 from flambeau_capture.interpreter.values.objects import DELETED
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf, DictEntryOf, GlobalsDict
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -272,9 +272,19 @@ class ReversibleSequence(Proxy):
         return rebuild.recipe(self.sequence)
 
 
+def note_order(machine: Machine, obj: Any) -> None:
+    """Note that the frame may see the order of a set, which is that of hashes, and so of the
+    process.
+    """
+    if isinstance(obj, (set, frozenset)) and len(obj) > 1:
+        if any(type(item) is not int for item in obj):
+            machine.of_the_process = machine.of_the_process or "the order of a set"
+
+
 def iterate(machine: Machine, obj: Any) -> Any:
     """`iter(obj)`."""
     kind = type(obj)
+    note_order(machine, obj)
     if kind in _CONTAINERS:
         return iter(obj)
     if isinstance(obj, torch.Tensor):
@@ -332,6 +342,7 @@ def advance(machine: Machine, iterator: Any) -> Any:
 def native_iterable(machine: Machine, obj: Any) -> Any:
     """Something that native code may iterate and that gives what iterating `obj` gives."""
     kind = type(obj)
+    note_order(machine, obj)
     if kind in _CONTAINERS or issubclass(kind, Proxy):
         return obj
     iterator = iterate(machine, obj)

@@ -33,7 +33,6 @@ from flambeau_capture.interpreter.values.classes import (
     TORCH_CONSTANTS,
     Proxy,
     has_slots,
-    is_trusted,
     python_method,
 )
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
@@ -41,6 +40,7 @@ from flambeau_capture.interpreter.values.numbers import enter_context
 from flambeau_capture.interpreter.values.objects import VALUE_BASES
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf
+from flambeau_capture.trusted import is_trusted
 from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:

@@ -35,11 +35,11 @@ from flambeau_capture.interpreter.substitute_registry import (
 from flambeau_capture.interpreter.values.classes import (
     MISSING,
     Proxy,
-    is_trusted,
     lookup,
     python_method,
 )
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine

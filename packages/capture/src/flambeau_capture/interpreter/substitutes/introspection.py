@@ -182,6 +182,7 @@ def _callable(machine: Machine, args: Any, kwargs: Any) -> bool:
 
 @substitute_for(id)
 def _id(machine: Machine, args: Any, kwargs: Any) -> int:
+    machine.of_the_process = "an address"
     program_functions.address_read(machine, args[0])
     return id(program_functions.real_object(machine, args[0]))
 
@@ -190,6 +191,8 @@ def _id(machine: Machine, args: Any, kwargs: Any) -> int:
 def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
     kind = type(args[0])
     method = python_method(machine, kind, "__hash__")
+    if kind is not int:
+        machine.of_the_process = "a hash"
     if kind.__hash__ is object.__hash__:
         program_functions.address_read(machine, args[0])
     return hash(concrete_key(args[0])) if method is None else machine.call(method, args, {})

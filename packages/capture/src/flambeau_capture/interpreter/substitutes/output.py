@@ -29,10 +29,11 @@ from flambeau_capture.interpreter.semantics.formatting import (
 from flambeau_capture.interpreter.semantics.operators import truth
 from flambeau_capture.interpreter.substitute_registry import breaking, substitute_for
 from flambeau_capture.interpreter.tracebacks import has_locals
-from flambeau_capture.interpreter.values.classes import MISSING, is_trusted, python_method
+from flambeau_capture.interpreter.values.classes import MISSING, python_method
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, needs_characters
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import Constant
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -53,6 +53,7 @@ def load_tensor_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str
         return pending[name]
     if name == "grad":
         return _grad(machine, tensor)
+    machine.rely_on(machine.tape.real_type(tensor), name)
     raw = getattr(machine.tape.real_type(tensor), name, MISSING)
     if raw is not MISSING:
         if isinstance(

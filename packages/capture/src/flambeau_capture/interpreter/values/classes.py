@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import operator
 import re
-import sys
 import types
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +20,7 @@ import torch
 
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.sources import ABSENT, HEAP_TYPE, Attribute, TypeAttribute
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,23 +35,8 @@ MISSING = ABSENT
 _mro_of = type.__dict__["__mro__"].__get__
 _dict_of = type.__dict__["__dict__"].__get__
 
-TRUSTED_ROOTS = frozenset(sys.stdlib_module_names) | {
-    "torch",
-    "builtins",
-    "flambeau",
-    "flambeau_capture",
-    "flambeau_prims",
-    "numpy",
-}
-"""Top-level modules whose functions and classes do not change: no guards on their contents."""
-
 SYMBOLIC_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 """The type that the program sees.  Their operators are Python functions of torch, run natively."""
-
-
-def is_trusted(module_name: Any) -> bool:
-    """Whether a module's own definitions need no guards."""
-    return isinstance(module_name, str) and module_name.partition(".")[0] in TRUSTED_ROOTS
 
 
 def of_bases(table: Mapping[type, Entry], kind: type, default: Entry) -> Entry:
@@ -99,6 +84,8 @@ def lookup(machine: Recorder, cls: type, name: str) -> Any:
         own = name == "forward" or not is_trusted(definer.__module__)
         if own and owner not in machine.classes.made and _guardable(found):
             _guard_definition(machine, owner, class_attribute(machine, cls, name), found)
+        elif not own and cls.__flags__ & HEAP_TYPE and cls not in machine.classes.made:
+            machine.rely_on(cls, name)
     return found
 
 

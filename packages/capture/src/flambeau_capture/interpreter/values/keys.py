@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.values.classes import is_trusted, python_method, slot_values
+from flambeau_capture.interpreter.values.classes import python_method, slot_values
 from flambeau_capture.interpreter.values.numbers import concrete_key
 from flambeau_capture.interpreter.values.program_functions import observe, tell_apart
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.code.data_flow import Use, use_of
-from flambeau_capture.interpreter.values.classes import SCALARS, Proxy, is_trusted, python_method
+from flambeau_capture.interpreter.values.classes import SCALARS, Proxy, python_method
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, readable
 from flambeau_capture.interpreter.values.numbers import concrete_key
 from flambeau_capture.interpreter.values.program_functions import is_fixed
 from flambeau_capture.sources import DictEntry, Item
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.protocols import ActiveFrame, Args, Kwargs, Recorder

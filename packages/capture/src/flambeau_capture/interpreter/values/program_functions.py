@@ -22,7 +22,6 @@ from flambeau_capture.interpreter.values.classes import (
     IDENTITY_TYPES,
     SCALARS,
     TORCH_CONSTANTS,
-    is_trusted,
 )
 from flambeau_capture.sources import (
     Attribute,
@@ -34,6 +33,7 @@ from flambeau_capture.sources import (
     Item,
     WeakrefTo,
 )
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     import types
@@ -68,7 +68,10 @@ def wrap_function(
 
 def is_fixed(machine: Recorder, function: types.FunctionType) -> bool:
     """Whether a function is guarded by identity: a library's, a substituted or a marked one."""
-    if id(function) in machine.user_overrides or is_replaced(function):
+    if id(function) in machine.user_overrides:
+        machine.of_the_process = f"how the program has {function.__qualname__} compiled"
+        return True
+    if is_replaced(function):
         return True
     if not _MARKS.isdisjoint(function.__dict__):
         return True

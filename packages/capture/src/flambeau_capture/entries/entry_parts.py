@@ -1,0 +1,33 @@
+"""An entry taken apart, for who wants to keep it for other processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from flambeau_capture.entries.graph_failure import OnError
+    from flambeau_capture.events import EntryInfo
+    from flambeau_capture.record import Capture
+    from flambeau_capture.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class EntryParts:
+    """An entry that has just been made, taken apart, with the capture that it was made of.
+
+    `graph_module` is None where no graph runs. `text` and `constants` are the entry function's; the
+    graph itself is called where `text` is "". `saves_state`: it saves state before the graph runs.
+    """
+
+    capture: Capture
+    graph_module: fx.GraphModule | None
+    info: EntryInfo
+    sources: list[Source]
+    item: int
+    text: str
+    constants: dict[str, Any]
+    on_error: OnError | None
+    saves_state: bool

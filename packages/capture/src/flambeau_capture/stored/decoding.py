@@ -1,0 +1,203 @@
+"""JSON -> guards, sources and constants, over the objects of this process. `encoding` has the
+format.
+
+Each object is found when it is needed, and must be described as the stored one was: anything else
+is `Stale`, so that the entry does not serve. What is read imports nothing but this project's own
+modules, and runs no code of the program.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture import sources
+from flambeau_capture.core import core
+from flambeau_capture.guards.kinds import KINDS, Held, TensorPayload
+from flambeau_capture.guards.tensor_layout import configure
+from flambeau_capture.record import Guard
+from flambeau_capture.sources import ABSENT, Source, SourceLost
+from flambeau_capture.stored.descriptions import Descriptions
+from flambeau_capture.stored.encoding import find_by_name
+from flambeau_capture.stored.reasons import Stale
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_capture.sources import Scope
+    from flambeau_capture.torch_state import UsualState
+
+Json = Any
+
+_OWN = ("flambeau_capture.", "flambeau_prims.")
+
+
+_SOURCES = {
+    name: cls
+    for name, cls in vars(sources).items()
+    if isinstance(cls, type) and issubclass(cls, Source) and cls is not Source
+}
+"""Every kind of source by its name."""
+
+
+class Decoder:
+    """The tables of one stored entry, on one call."""
+
+    def __init__(
+        self, source_table: Json, object_table: Json, scope: Scope, state: UsualState
+    ) -> None:
+        self._source_table = source_table
+        self._object_table = object_table
+        self._scope = scope
+        self._state = state
+        self._sources: dict[int, Source] = {}
+        self._objects: dict[int, Any] = {}
+        self.descriptions = Descriptions()
+
+    def value(self, data: Json) -> Any:
+        """What `Encoder.value` wrote; Stale where this process has no such thing."""
+        if not isinstance(data, dict):
+            return data
+        ((tag, content),) = data.items()
+        return _READERS[tag](self, content)
+
+    def source(self, at: int) -> Source:
+        """The source of a number."""
+        found = self._sources.get(at)
+        if found is None:
+            name, *arguments = self._source_table[at]
+            made = _SOURCES[name](*[self.value(item) for item in arguments])
+            found = self._sources[at] = made
+        return found
+
+    def guard(self, data: Json) -> Guard:
+        """A guard, `prepared`."""
+        kind, source, payload, where = data
+        if kind not in KINDS:
+            raise Stale(kind)
+        read_from, decoded = self.source(source), self.value(payload)
+        if kind == "TENSOR":
+            decoded = self._with_words(read_from, decoded)
+        return Guard(kind, read_from, decoded, where)
+
+    def _with_words(self, source: Source, payload: TensorPayload) -> TensorPayload:
+        """The payload with this process's words for C, which are those of a tensor that fits."""
+        try:
+            tensor = source.load(self._scope)
+        except SourceLost as error:
+            raise Stale(str(error)) from None
+        if not KINDS["TENSOR"].holds(tensor, payload, self._scope):
+            raise Stale(source.text())
+        if core is None or not configure():
+            return payload
+        return replace(payload, words=core.tensor_words(tensor))
+
+    def object(self, at: int) -> Any:
+        """The object of a number, as this process has it."""
+        if at in self._objects:
+            return self._objects[at]
+        way, description = self._object_table[at]
+        found = self._find(way)
+        if found is ABSENT or self.descriptions.of(found) != description:
+            raise Stale(f"{way}")
+        self._objects[at] = found
+        return found
+
+    def check_definition(self, data: Json) -> None:
+        """Stale unless a module or class defines the same under a name."""
+        holder, name, description = data
+        if self.descriptions.of_definition(self.value(holder), name) != description:
+            raise Stale(name)
+
+    def _find(self, way: Json) -> Any:
+        match way:
+            case ["module", name]:
+                return _module(name)
+            case ["path", module, name]:
+                _module(module)
+                return find_by_name(module, name)
+            case ["operator", name, overload]:
+                namespace, _, packet = name.partition("::")
+                return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+            case ["member", owner, name]:
+                members = vars(self.object(owner))
+                return members.get("_member_map_", members).get(name, ABSENT)
+            case ["value", source]:
+                return self._load(source)
+            case ["type", source]:
+                return type(self._load(source))
+            case ["part", whole, name]:
+                return getattr(self.object(whole), name, ABSENT)
+        raise Stale(f"{way}")
+
+    def _load(self, at: int) -> Any:
+        try:
+            return self.source(at).load(self._scope)
+        except SourceLost as error:
+            raise Stale(str(error)) from None
+
+    def usual_state(self) -> UsualState:
+        """This thread's state: the key says that it is the stored one."""
+        return self._state
+
+
+def _module(name: str) -> Any:
+    found = sys.modules.get(name, ABSENT)
+    if found is ABSENT and name.startswith(_OWN):
+        return importlib.import_module(name)
+    if found is ABSENT:
+        raise Stale(f"the module {name} is not imported")
+    return found
+
+
+def _globals(decoder: Decoder, name: str) -> dict[str, Any]:
+    return vars(_module(name))
+
+
+def _named(decoder: Decoder, name: str) -> Any:
+    value = getattr(torch, name)
+    if not isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        raise Stale(name)
+    return value
+
+
+def _spec(decoder: Decoder, parts: Json) -> Spec:
+    shape, stride, dtype, device, offset = map(decoder.value, parts)
+    return Spec.of(shape, stride=stride, dtype=dtype, device=device, offset=offset)
+
+
+def _container(cls: Callable[..., Any]) -> Callable[[Decoder, Json], Any]:
+    return lambda decoder, items: cls([decoder.value(item) for item in items])
+
+
+_READERS: dict[str, Callable[[Decoder, Json], Any]] = {
+    "int": lambda decoder, text: int(text, 16),
+    "float": lambda decoder, text: float.fromhex(text),
+    "complex": lambda decoder, parts: complex(*map(float.fromhex, parts)),
+    "bytes": lambda decoder, text: bytes.fromhex(text),
+    "absent": lambda decoder, _: ABSENT,
+    "tuple": _container(tuple),
+    "list": _container(list),
+    "Size": _container(torch.Size),
+    "set": _container(set),
+    "frozenset": _container(frozenset),
+    "slice": lambda decoder, parts: slice(*map(decoder.value, parts)),
+    "range": lambda decoder, parts: range(*parts),
+    "torch": _named,
+    "device": lambda decoder, text: torch.device(text),
+    "singleton": lambda decoder, name: {"Ellipsis": ..., "NotImplemented": NotImplemented}[name],
+    "source": Decoder.source,
+    "held": lambda decoder, data: Held(decoder.value(data)),
+    "weak": lambda decoder, at: weakref.ref(decoder.object(at)),
+    "globals": _globals,
+    "spec": _spec,
+    "state": lambda decoder, _: decoder.usual_state(),
+    "tensor": lambda decoder, parts: TensorPayload(*map(decoder.value, parts)),
+    "object": Decoder.object,
+}

@@ -1,0 +1,140 @@
+"""A made entry -> plain data, and back: its guards, its function's source and constants, and which
+stored graph it calls.
+
+    {"sources": [...], "objects": [...], "definitions": [...],      the tables (`encoding`)
+     "guards": [...], "inputs": [...],                              what is checked and loaded
+     "item": -1, "text": "def entry(...)", "constants": {...},      what is called
+     "graph": {...}, "on_error": {...}}
+
+Nothing in it is taken on trust. The objects are this process's own, found and compared; the guards
+are evaluated on the call at hand before the entry is used; and what capture takes from torch and
+the standard library without a guard (`definitions`) must be defined here as it was there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.entries.entry_functions import entry_function
+from flambeau_capture.entries.graph_failure import OnError
+from flambeau_capture.entries.new_entry import new_entry
+from flambeau_capture.events import EntryInfo
+from flambeau_capture.guards import program
+from flambeau_capture.stored.decoding import Decoder
+from flambeau_capture.stored.encoding import Encoder
+from flambeau_capture.stored.reasons import NotStorable, Stale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_capture.entries.entry_parts import EntryParts
+    from flambeau_capture.events import Event
+    from flambeau_capture.sources import Scope
+    from flambeau_capture.torch_state import UsualState
+
+Json = Any
+
+
+def encode_entry(parts: EntryParts, graph: Json) -> Json:
+    """The data of an entry that calls the stored graph `graph`; NotStorable if it has none."""
+    capture = parts.capture
+    _refuse(parts)
+    encoder = Encoder()
+    info, read = parts.info, parts.info.inputs
+    on_error = parts.on_error
+    definitions = capture.definitions
+    data = {
+        "guards": [encoder.guard(guard) for guard in info.guards],
+        "inputs": [encoder.source(source) for source in parts.sources],
+        "graph_inputs": [[encoder.source(source), encoder.value(spec)] for source, spec in read],
+        "item": parts.item,
+        "text": parts.text,
+        "constants": {
+            name: encoder.value(value)
+            for name, value in parts.constants.items()
+            if name != "graph"
+        },
+        "graph": graph,
+        "on_error": None if on_error is None else {
+            "runs_again": on_error.runs_again,
+            "direct": on_error.direct,
+            "switches": [encoder.value(setting) for setting in on_error.switches],
+        },
+        "definitions": [
+            [encoder.value(holder), name, encoder.descriptions.of_definition(holder, name)]
+            for holder, name in definitions
+        ],
+    }  # fmt: skip
+    objects = encoder.finish(info.guards)  # which may add sources
+    return {"sources": encoder.sources, "objects": objects, **data}
+
+
+def _refuse(parts: EntryParts) -> None:
+    """NotStorable for the kinds of entries that have no data."""
+    capture = parts.capture
+    if capture.of_the_process:
+        raise NotStorable("of-the-process", capture.of_the_process)
+    if capture.size_env is not None or capture.unbacked:
+        raise NotStorable("symbolic")
+    for refused, reason in (
+        (capture.eager, "eager"),
+        (capture.suspended or capture.cause or capture.needs_hook, "break"),
+        (capture.locks, "locks"),
+        (capture.assumptions, "assumption"),
+        (parts.saves_state, "saved-state"),
+    ):
+        if refused:
+            raise NotStorable(reason)
+
+
+def decode_entry(
+    data: Json,
+    scope: Scope,
+    state: UsualState,
+    load_graph: Callable[[Json], Callable[..., Any] | None],
+    note: Callable[[Event], None],
+) -> Any:
+    """The entry for a call, if it is one of its calls; None otherwise."""
+    try:
+        return _decoded(data, scope, state, load_graph, note)
+    except (Stale, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def _decoded(
+    data: Json,
+    scope: Scope,
+    state: UsualState,
+    load_graph: Callable[[Json], Callable[..., Any] | None],
+    note: Callable[[Event], None],
+) -> Any:
+    decoder = Decoder(data["sources"], data["objects"], scope, state)
+    guards = tuple(decoder.guard(guard) for guard in data["guards"])
+    inputs = [decoder.source(at) for at in data["inputs"]]
+    checked = program.guard_program(guards, inputs, len(scope.arguments))
+    if checked.failed(scope.function, scope.arguments) is not None:
+        return None
+    for definition in data["definitions"]:
+        decoder.check_definition(definition)
+    constants = {name: decoder.value(value) for name, value in data["constants"].items()}
+    on_error = None
+    name = getattr(scope.function, "__qualname__", "function")
+    if data["on_error"] is not None:
+        described = data["on_error"]
+        switches = [decoder.value(setting) for setting in described["switches"]]
+        on_error = OnError(name, note, runs_again=described["runs_again"], switches=switches)
+        on_error.direct = described["direct"]
+    specs = tuple(
+        (decoder.source(source), decoder.value(spec)) for source, spec in data["graph_inputs"]
+    )
+    graph = None if data["graph"] is None else load_graph(data["graph"])
+    if graph is None and data["graph"] is not None:
+        return None
+    text = data["text"]
+    target: Any = graph
+    if text:
+        target = entry_function(text, name, {**constants, "graph": graph})
+    info = EntryInfo(guards=guards, inputs=specs, text=text, stored="read")
+    if data["graph"] is not None:
+        info.graph_key = str(data["graph"]["key"])
+    return new_entry(checked, target, item=data["item"], info=info, on_error=on_error)

@@ -1,0 +1,114 @@
+"""Where stored entries are kept, and by what: the function, and the types and sizes of arguments.
+
+The key is only a way to find candidates quickly. Whether a candidate serves a call is decided by
+its guards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from flambeau_capture.stored.descriptions import Descriptions, type_text
+from flambeau_capture.stored.entries import decode_entry, encode_entry
+from flambeau_capture.stored.reasons import NotStorable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import fx
+
+    from flambeau_capture.entries.entry_parts import EntryParts
+    from flambeau_capture.events import Event
+    from flambeau_capture.sources import Scope
+    from flambeau_capture.torch_state import UsualState
+
+Json = Any
+
+_DEPTH = 4
+
+
+class EntryStore(Protocol):
+    """What keeps entries and graphs: `flambeau.stored_entries`, on the disk."""
+
+    def read(self, key: tuple[str, ...]) -> list[Json]:
+        """The entries under a key, the latest first."""
+
+    def write(self, key: tuple[str, ...], entry: Json) -> None:
+        """Keep an entry under a key; NotStorable where that is impossible."""
+
+    def graph(self, graph_module: fx.GraphModule) -> Json:
+        """The data by which a compiled graph is found again; NotStorable if it is not kept."""
+
+    def load_graph(self, data: Json) -> Callable[..., Any] | None:
+        """The compiled graph; None if it is not there any more."""
+
+
+def find_entry(
+    store: EntryStore, scope: Scope, state: UsualState, note: Callable[[Event], None]
+) -> Any:
+    """A stored entry that serves a call, or None."""
+    try:
+        key = key_of_call(scope)
+    except NotStorable:
+        return None
+    for data in store.read(key):
+        entry = decode_entry(data, scope, state, store.load_graph, note)
+        if entry is not None:
+            return entry
+    return None
+
+
+def store_entry(store: EntryStore, parts: EntryParts) -> str:
+    """Keep an entry: "written", or why it is not kept."""
+    try:
+        key = key_of_call(parts.capture.scope)
+        graph = None if parts.graph_module is None else store.graph(parts.graph_module)
+        store.write(key, encode_entry(parts, graph))
+    except NotStorable as error:
+        return str(error)
+    return "written"
+
+
+def key_of_call(scope: Scope) -> tuple[str, ...]:
+    """What tells the calls of a function apart that need different entries."""
+    described = Descriptions().of(scope.function.__code__)
+    module = str(scope.function.__globals__.get("__name__"))
+    arguments = ";".join(_described(value, 0) for value in scope.arguments)
+    return described, module, arguments
+
+
+def _described(value: Any, depth: int) -> str:
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        if any(name.startswith(("_dynamo", "_flambeau")) for name in value.__dict__):
+            raise NotStorable("override", "a tensor is marked")
+        return f"{type_text(kind)} {value.dtype} {value.device} {list(value.shape)}"
+    if isinstance(value, torch.nn.Module):
+        return " ".join(_members(value, set()))
+    if kind in (bool, type(None)):
+        return repr(value)
+    if depth < _DEPTH:
+        if kind in (tuple, list):
+            items = ",".join(_described(item, depth + 1) for item in value)
+            return f"{kind.__name__}({items})"
+        if kind is dict:
+            pairs = (
+                f"{key if type(key) is str else type(key).__name__}:{_described(item, depth + 1)}"
+                for key, item in value.items()
+            )
+            return f"dict({','.join(pairs)})"
+    return type_text(kind)
+
+
+def _members(module: torch.nn.Module, seen: set[int]) -> Iterator[str]:
+    """The classes of a module and its children, and whether they train."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    own = module.__dict__
+    yield f"{type_text(type(module))}{'+' if own.get('training') is True else '-'}"
+    for child in (own.get("_modules") or {}).values():
+        if isinstance(child, torch.nn.Module):
+            yield from _members(child, seen)

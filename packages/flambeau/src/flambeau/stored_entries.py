@@ -1,0 +1,91 @@
+"""Whole entries on disk: a process that finds its entry captures nothing.
+
+    function, arguments' types and sizes, options, torch's state  ->  key  ->  [entry, ...]
+
+An entry is what `flambeau_capture.stored` describes: guards, the entry function, and the key of its
+compiled graph (`stored_graphs`). A key may have several entries; the first whose guards hold on the
+call at hand, over this process's objects, serves it. The key holds the versions, the processor and
+the options besides, so that nothing else is ever read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flambeau import stored_graphs
+from flambeau_capture.stored.reasons import NotStorable
+from flambeau_runtime.cache import binding, key_of
+from flambeau_runtime.environment_errors import CacheError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import fx
+
+    from flambeau.compile_context import Context
+
+KIND = "entry"
+FORMAT = 1
+LIMIT = 8
+"""Entries that are kept under one key."""
+
+
+class StoredEntries:
+    """The entries of one compiled callable: an `EntryStore` of `flambeau_capture`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def read(self, key: tuple[str, ...]) -> list[Any]:
+        """The entries under a key, the latest first."""
+        return self._read(self._key(key))
+
+    def _read(self, key: str) -> list[Any]:
+        text = stored_graphs.read_text(KIND, key, self._context)
+        if text is None:
+            return []
+        try:
+            entries = json.loads(text)["entries"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return []
+        return entries if isinstance(entries, list) else []
+
+    def write(self, key: tuple[str, ...], entry: Any) -> None:
+        """Keep an entry under a key."""
+        hashed = self._key(key)
+        entries = [entry, *(kept for kept in self._read(hashed) if kept != entry)][:LIMIT]
+        data = {"binding": binding(KIND, hashed), "entries": entries}
+        content = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+        try:
+            stored_graphs.store_text(KIND, hashed, content, self._context)
+        except CacheError as error:
+            raise NotStorable("graph", str(error)) from None
+
+    def graph(self, graph_module: fx.GraphModule) -> Any:
+        """The key of a compiled graph, and how many calls it has."""
+        for graph in self._context.report.graphs:
+            if graph.gm is graph_module:
+                if graph.stored not in ("read", "written"):
+                    raise NotStorable("graph", graph.stored)
+                return {"key": graph.key, "calls": graph.calls}
+        raise NotStorable("graph")
+
+    def load_graph(self, data: Any) -> Callable[..., Any] | None:
+        """The compiled graph of a key."""
+        return stored_graphs.load_graph(data["key"], data["calls"], self._context)
+
+    def _key(self, key: tuple[str, ...]) -> str:
+        described = [FORMAT, *stored_graphs.surroundings(self._context), *key]
+        return key_of(json.dumps(described, allow_nan=False))
+
+
+def store_of(context: Context, backend: Any) -> StoredEntries | None:
+    """Where the entries of a callable are kept; None if its options keep none."""
+    options = context.options
+    asked = options.runtime.graph_cache and options.runtime.use_cache and backend == "inductor"
+    if not asked or options.environment.check or context.report.folder:
+        return None
+    if options.inductor.tunes or options.autograd.freezing:
+        return None
+    return StoredEntries(context)

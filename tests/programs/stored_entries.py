@@ -1,0 +1,566 @@
+"""Programs for entries that one process stores and another one finds, or must not find.
+
+`python -m tests.programs.stored_entries write` makes and stores the entries; `... read` is the next
+process. For the programs of `CHANGED` something is different there: a closure, a class, a switch of
+torch. Each prints, as JSON, what became of the call: "stored" where the entry was read, "capture"
+where it was not; all results are compared with eager's.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import enum
+import functools
+import json
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook
+
+import flambeau
+from flambeau_capture.compiled import state_of
+
+LATER = sys.argv[1:] == ["read"]
+"""Whether this is the second process."""
+
+Program = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
+SAME: dict[str, Program] = {}
+CHANGED: dict[str, Program] = {}
+SURROUNDED: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {}
+"""What the second process calls a program of CHANGED in."""
+OPTIONS: dict[str, dict[str, Any]] = {}
+"""What the second process compiles a program of CHANGED with."""
+
+
+def same(program: Program) -> Program:
+    SAME[program.__name__] = program
+    return program
+
+
+def changed(program: Program) -> Program:
+    CHANGED[program.__name__] = program
+    return program
+
+
+def x() -> torch.Tensor:
+    return torch.randn(4, 6)
+
+
+# ---------------------------------------------------------------- the same in both processes
+
+
+@same
+def function() -> Any:
+    return lambda x, y: (torch.sin(x) * y, x + 1), (x(), x())
+
+
+@same
+def no_graph() -> Any:
+    return lambda x: (x, 3), (x(),)
+
+
+@same
+def module() -> Any:
+    net = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Dropout(), nn.Linear(8, 2))
+    return net.eval(), (x(),)
+
+
+@same
+def buffers() -> Any:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval(), (torch.randn(2, 3, 8, 8),)
+
+
+@same
+def closure_of_the_same_value() -> Any:
+    scale = 1.5
+    return lambda x: x * scale, (x(),)
+
+
+@dataclass
+class Pair:
+    first: torch.Tensor
+    second: Any
+
+
+@same
+def objects() -> Any:
+    def build(x: torch.Tensor, config: dict[str, Any]) -> Any:
+        total = x * config["scale"]
+        return {"pair": Pair(total, config["names"][0]), "order": OrderedDict(a=total + 1, b=[x])}
+
+    return build, (x(), {"scale": 2.5, "names": ["one", "two"]})
+
+
+@same
+def a_class_in_a_function() -> Any:
+    class Local(nn.Module):
+        gain = 3
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6))
+
+        @property
+        def doubled(self) -> torch.Tensor:
+            return self.weight * 2
+
+        @staticmethod
+        def shifted(x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+        def forward(self, x: torch.Tensor, *, power: int = 2) -> torch.Tensor:
+            return self.shifted(x * self.doubled) ** power * self.gain
+
+    return Local(), (x(),)
+
+
+def repeated(times: int) -> Callable[[Any], Any]:
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(x: Any) -> Any:
+            for _ in range(times):
+                x = function(x)
+            return x
+
+        return call
+
+    return decorate
+
+
+@same
+def decorated() -> Any:
+    return repeated(3)(lambda x: torch.tanh(x) + 0.5), (x(),)
+
+
+class Mode(enum.Enum):
+    SUM = 1
+    MEAN = 2
+
+
+@same
+def enumeration() -> Any:
+    return lambda x, mode: x.sum(0) if mode is Mode.SUM else x.mean(0), (x(), Mode.MEAN)
+
+
+COUNTS = {"calls": 0}
+
+
+@same
+def side_effects() -> Any:
+    class Counter:
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+            self.last: Any = None
+
+    counter = Counter()
+
+    def call(x: torch.Tensor) -> Any:
+        counter.seen.append(x.shape[0])
+        counter.last = x * 2
+        return counter.last + 1, len(counter.seen)
+
+    return call, (x(),)
+
+
+@same
+def views_and_writes() -> Any:
+    def write(x: torch.Tensor) -> Any:
+        x[0] = 1
+        x.mul_(2)
+        return x.t(), x[1:]
+
+    return write, (x(),)
+
+
+@same
+def indices_that_may_raise() -> Any:
+    return lambda x, i: x[i] * 2, (x(), torch.tensor([0, 2]))
+
+
+@same
+def shared_parameters() -> Any:
+    net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    if LATER:  # which an entry for distinct ones serves as well
+        net[1].weight = net[0].weight
+    return net, (x(),)
+
+
+# ---------------------------------------------------------------- changed for the second
+
+
+def chosen(first: Any, second: Any) -> Any:
+    return second if LATER else first
+
+
+@changed
+def closure_of_another_value() -> Any:
+    scale = chosen(1.5, 2.5)
+    return lambda x: x * scale, (x(),)
+
+
+@changed
+def closure_of_another_function() -> Any:
+    function = chosen(torch.sin, torch.cos)
+    return lambda x: function(x), (x(),)
+
+
+SCALE = chosen(2.0, 3.0)
+
+
+@changed
+def another_global() -> Any:
+    return lambda x: x * SCALE, (x(),)
+
+
+if LATER:
+
+    def helper(x: torch.Tensor) -> torch.Tensor:
+        return x - 1
+else:
+
+    def helper(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+@changed
+def other_code_of_the_same_name() -> Any:
+    return lambda x: helper(x), (x(),)
+
+
+def _method(text: str) -> Any:
+    names: dict[str, Any] = {}
+    exec(f"def f(x): return x {text}", {}, names)
+    return names["f"]
+
+
+@changed
+def other_code_of_the_same_lines() -> Any:
+    return _method(chosen("* 2", "* 4")), (x(),)
+
+
+@changed
+def other_defaults() -> Any:
+    def call(x: torch.Tensor, scale: float = chosen(2.0, 4.0)) -> torch.Tensor:
+        return x * scale
+
+    return (lambda x: call(x)), (x(),)
+
+
+class Base:
+    def scale(self) -> float:
+        return 2.0
+
+
+class Derived(Base):
+    factor = 3.0
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        return x * super().scale() * self.factor
+
+
+class Patched(Derived):
+    pass
+
+
+class WithAttribute(Derived):
+    factor = chosen(3.0, 5.0)
+
+
+class Between(Base):
+    if LATER:
+
+        def scale(self) -> float:
+            return 7.0
+
+
+class Below(Between):
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        return x * super().scale()
+
+
+@changed
+def a_patched_method() -> Any:
+    if LATER:
+        Patched.apply = lambda self, x: x - 100  # type: ignore[method-assign, assignment]
+    thing = Patched()
+    return lambda x: thing.apply(x), (x(),)
+
+
+@changed
+def another_class_attribute() -> Any:
+    thing = WithAttribute()
+    return lambda x: thing.apply(x), (x(),)
+
+
+@changed
+def a_method_of_a_class_between() -> Any:
+    thing = Below()
+    return lambda x: thing.apply(x), (x(),)
+
+
+class Shape(abc.ABC):
+    @property
+    @abc.abstractmethod
+    def corners(self) -> int: ...
+
+
+class Circle(*chosen((Shape,), ())):  # type: ignore[misc]
+    corners = 0
+
+
+@changed
+def another_base_class() -> Any:
+    circle = Circle()
+    return lambda x: x + 1 if isinstance(circle, Shape) else x - 1, (x(),)
+
+
+class Size(enum.Enum):
+    BASE = chosen(1, 2)
+
+
+@changed
+def another_value_of_an_enumeration() -> Any:
+    return lambda x: x * Size.BASE.value, (x(),)
+
+
+@changed
+def an_instance_method() -> Any:
+    net = nn.Linear(6, 6)
+    if LATER:
+        net.forward = lambda x: x * 0  # type: ignore[method-assign]
+    return net, (x(),)
+
+
+@changed
+def parameters_of_another_shape() -> Any:
+    return nn.Linear(6, chosen(4, 5)), (x(),)
+
+
+@changed
+def parameters_of_another_type() -> Any:
+    dtype = chosen(torch.float32, torch.float64)
+    return nn.Linear(6, 4, dtype=dtype), (x().to(dtype),)
+
+
+@changed
+def parameters_without_gradients() -> Any:
+    return nn.Linear(6, 4).requires_grad_(chosen(True, False)), (x(),)
+
+
+@changed
+def a_strided_input() -> Any:
+    return lambda x: x.contiguous() + 1, (chosen(torch.randn(4, 6), torch.randn(6, 4).t()),)
+
+
+@changed
+def the_same_input_twice() -> Any:
+    def write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * y
+
+    first = x()
+    return write, (first, chosen(x(), first))
+
+
+@changed
+def inputs_that_share_memory() -> Any:
+    def write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * y
+
+    base = torch.randn(12)
+    return write, (base[:6], chosen(torch.randn(6), base[3:9]))
+
+
+@changed
+def a_forward_hook() -> Any:
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    if LATER:
+        net[1].register_forward_hook(lambda module, args, output: output * 10)
+    return net, (x(),)
+
+
+@changed
+def training() -> Any:
+    net = nn.BatchNorm1d(6)
+    return net.train(chosen(False, True)), (x(),)
+
+
+@changed
+def a_flag_of_one_child() -> Any:
+    net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 6)).eval()
+    net[0].train(chosen(False, True))
+    return net, (x(),)
+
+
+@changed
+def another_number() -> Any:
+    return lambda x, n: x * n, (x(), chosen(2, 3))
+
+
+@changed
+def a_bool_for_a_number() -> Any:
+    return lambda x, n: x * n if isinstance(n, bool) else x - n, (x(), chosen(1, True))
+
+
+@changed
+def the_other_zero() -> Any:
+    return lambda x, n: x * math.copysign(1.0, n), (x(), chosen(0.0, -0.0))
+
+
+@changed
+def another_key() -> Any:
+    return lambda x, d: x * d[next(iter(d))], (x(), chosen({"a": 2, "b": 3}, {"b": 3, "a": 2}))
+
+
+def _with(name: str, context: Callable[[], Any], program: Callable[..., Any]) -> None:
+    CHANGED[name] = lambda: (program, (x(),))
+    SURROUNDED[name] = context
+
+
+@contextlib.contextmanager
+def _default_dtype() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@contextlib.contextmanager
+def _other_threads() -> Iterator[None]:
+    count = torch.get_num_threads()
+    torch.set_num_threads(count + 1)
+    yield
+    torch.set_num_threads(count)
+
+
+def _patched(holder: Any, name: str, value: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(holder, name, value)
+
+
+def _of_torch(x: torch.Tensor) -> torch.Tensor:
+    return functional.relu6(x * 10)
+
+
+_with("function_of_torch", _patched(functional, "relu6", functional.relu), _of_torch)
+_with("function_of_torch_in_c", _patched(torch, "exp2", torch.exp), lambda x: torch.exp2(x))
+_with(
+    "programs_function_for_torchs",
+    _patched(torch, "rsqrt", lambda x: x * 0),
+    lambda x: torch.rsqrt(x.abs() + 1),
+)
+_with(
+    "method_of_tensors", _patched(torch.Tensor, "norm", lambda self: self * 0), lambda x: x.norm()
+)
+_with(
+    "method_of_a_module_of_torch",
+    _patched(nn.Softsign, "forward", lambda self, x: x * 5),
+    nn.Softsign(),
+)
+_with(
+    "default_of_torch",
+    _patched(functional.hardtanh, "__defaults__", (-0.1, 1.0, False)),
+    lambda x: functional.hardtanh(x),
+)
+_with(
+    "called_by_a_function_of_torch",
+    _patched(functional, "softmin", functional.softmax),
+    nn.Softmin(dim=0),
+)
+_with(
+    "function_of_the_standard_library",
+    _patched(functools, "reduce", lambda function, items: items[0]),
+    lambda x: functools.reduce(lambda a, b: a * b, [x, x + 1, x + 2]),
+)
+_with(
+    "global_hook_of_modules",
+    lambda: register_module_forward_hook(lambda module, args, output: output * 10),
+    nn.Sequential(nn.Softplus()),
+)
+_with("autocast", lambda: torch.autocast("cpu", torch.bfloat16), lambda x: x @ x.t())
+_with("grad_mode", torch.enable_grad, lambda x: (x + 1).requires_grad)
+_with("inference_mode", torch.inference_mode, lambda x: x + 1)
+_with("default_dtype", _default_dtype, lambda x: x.sum() + torch.ones(()))
+_with("deterministic", _deterministic, lambda x: x.cumsum(0) + 1)
+_with("threads", _other_threads, lambda x: x.sum() + torch.get_num_threads())
+_with("default_device", lambda: torch.device("meta"), lambda x: torch.ones(2))
+
+for name, options in {
+    "option_of_the_compiler": {"options": {"numerics": "strict"}},
+    "option_of_capture": {"options": {"speculate": False}},
+    "all_sizes_dynamic": {"dynamic": True},
+}.items():
+    CHANGED[name] = lambda: (lambda x: torch.exp(x) + 2, (x(),))
+    OPTIONS[name] = options
+
+
+# ---------------------------------------------------------------- running
+
+
+def outcome(name: str, program: Program) -> str:
+    """What became of the first call, compared with eager on a second set of equal objects."""
+    torch.manual_seed(0)
+    expected, expected_arguments = program()
+    torch.manual_seed(0)
+    function, arguments = program()
+    surroundings = SURROUNDED.get(name, contextlib.nullcontext) if LATER else contextlib.nullcontext
+    compiled = flambeau.compile(function, **(OPTIONS.get(name, {}) if LATER else {}))
+    with surroundings():
+        for _ in range(2):
+            compare(compiled(*arguments), expected(*expected_arguments))
+            compare(arguments, expected_arguments)
+    state = state_of(getattr(compiled, "_compiled", compiled))
+    kinds = [event.kind for event in state.events]
+    stored = [event.entry.stored for event in state.events if event.entry is not None]
+    return f"{' '.join(kinds)}: {'; '.join(stored)}"
+
+
+def compare(found: Any, expected: Any) -> None:
+    """Equal in types, values, strides and flags."""
+    assert type(found).__qualname__ == type(expected).__qualname__, (type(found), type(expected))
+    if isinstance(found, torch.Tensor):
+        assert found.stride() == expected.stride()
+        assert found.requires_grad == expected.requires_grad
+        assert found.is_inference() == expected.is_inference()
+        torch.testing.assert_close(found, expected)
+    elif isinstance(found, (tuple, list)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            compare(one, other)
+    elif isinstance(found, dict):
+        assert list(found) == list(expected)
+        compare(list(found.values()), list(expected.values()))
+    elif isinstance(found, Pair):
+        compare(vars(found), vars(expected))
+    else:
+        assert found == expected or isinstance(found, Mode)
+
+
+def main() -> None:
+    results = {}
+    with torch.no_grad():
+        for name, program in (SAME | CHANGED).items():
+            try:
+                results[name] = outcome(name, program)
+            except Exception as error:  # for the test to show
+                results[name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
