@@ -200,6 +200,16 @@ def test_one_openmp_runtime(fresh):
     assert b"libgomp" in path.read_bytes()
 
 
+def test_last_level_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(isa, "CACHES", tmp_path)
+    sizes = isa.cache_bytes.__wrapped__
+    assert sizes() == isa.DEFAULT_CACHE
+    for number, size in enumerate(("32K", "1024K", "36864K", "unknown")):
+        (tmp_path / f"index{number}").mkdir()
+        (tmp_path / f"index{number}" / "size").write_text(f"{size}\n")
+    assert sizes() == 32 << 20
+
+
 @pytest.mark.parametrize("level", isa.LEVELS)
 def test_isa_levels(fresh, level):
     order = isa.LEVELS.index

@@ -85,7 +85,8 @@ def toolchain(options: RuntimeOptions) -> Toolchain:
     return Toolchain(
         command=command,
         flags=(
-            *BASE_FLAGS, f"-DGLIBC_MINOR={glibc_minor()}", *isa.compiler_flags(level),
+            *BASE_FLAGS, f"-DGLIBC_MINOR={glibc_minor()}", f"-DCACHE_BYTES={isa.cache_bytes()}L",
+            *isa.compiler_flags(level),
             *(sanitizer.flags() if options.sanitize else ()), *options.cxx_flags,
         ),  # fmt: skip
         libraries=(*((openmp,) if openmp else ()), *LIBRARIES),

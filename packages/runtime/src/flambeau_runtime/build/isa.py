@@ -1,4 +1,4 @@
-"""Which vector instructions this machine has, and the compiler flags that use them.
+"""Which vector instructions and caches this machine has, and the compiler flags that say so.
 
 The flags come from the processor's own list (CPUID, as the kernel reports it), not from compiling
 probes.
@@ -23,6 +23,9 @@ EXTENSIONS = {
     "amx_bf16": "-mamx-bf16",
 }
 
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+DEFAULT_CACHE = 32 << 20
+
 LEVELS = ("avx512", "avx2", "baseline")
 
 
@@ -37,6 +40,23 @@ def cpu_flags() -> frozenset[str]:
         if line.startswith(("flags", "Features")):
             return frozenset(line.partition(":")[2].split())
     return frozenset()
+
+
+@lru_cache(maxsize=1)
+def cache_bytes() -> int:
+    """The size of the last-level cache, rounded down to a power of two: machines that are nearly
+    alike share what was built. DEFAULT_CACHE where the system does not say.
+    """
+    sizes = []
+    for path in CACHES.glob("index*/size"):
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        digits = text.rstrip("KMG")
+        if digits.isdigit() and int(digits) > 0:
+            sizes.append(int(digits) << {"K": 10, "M": 20, "G": 30}.get(text[-1], 0))
+    return 1 << max(sizes, default=DEFAULT_CACHE).bit_length() - 1
 
 
 def detect() -> str:

@@ -46,6 +46,7 @@ from flambeau_inductor.codegen.cpp.row_shares import accumulate_in_memory, share
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
 from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
+from flambeau_inductor.codegen.cpp.streaming_stores import declare_streams, streamed_buffers
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
 from flambeau_inductor.ir import Axis, CheckIndex, Load, Reduce, Scan, Store, scan_direction
@@ -87,6 +88,7 @@ class KernelWriter(LoopWriter):
         self.threads = threads
         self.name = name
         self.plan = choose_plan(kernel)
+        self.streamed = streamed_buffers(kernel, self.plan)
         vector = self.plan.vector
         self.ordered = self.plan.serial and vector is not None and is_ordered(kernel.body, vector)
         self.block_width = column_block(kernel, vector) if vector is not None else 0
@@ -101,8 +103,11 @@ class KernelWriter(LoopWriter):
         self.part_head()
         self.depth += 1
         self.declarations()
+        declare_streams(self)
         if static_product((*self.kernel.outer,)) != 0:
             _WRITERS[kind](self)
+            if self.streamed:
+                self.line("end_streams();")
         if self.checked:
             self.line("return bad;")
         self.depth -= 1

@@ -27,6 +27,7 @@ from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
 from flambeau_inductor.codegen.cpp.masks import Conditions, simplify_masks
 from flambeau_inductor.codegen.cpp.plan import dependents, is_scatter, varies
+from flambeau_inductor.codegen.cpp.streaming_stores import write_lines
 from flambeau_inductor.indexing.expressions import free_names, symbol
 from flambeau_inductor.ir import CheckIndex, Compute, Load, Store, defined_name, index_of
 
@@ -182,6 +183,8 @@ def write_vector_loop(
         rows = None if writer.checked or is_short(begin, end) else on_rows(inside, vector)
         if rows is not None and not writer.staged:
             write_chunks(writer, rows, vector, begin, end)
+            return
+        if not is_short(begin, end) and write_lines(writer, inside, vector, begin, end):
             return
         writer.simd(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None)
         with writer.loop(vector.symbol.name, begin, end):

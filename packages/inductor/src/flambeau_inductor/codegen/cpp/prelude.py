@@ -589,6 +589,49 @@ INLINE void narrow_float16(const float *from, uint16_t *to, int64_t n) {
 }
 """
 
+FUNCTIONS["stream_line"] = """\
+// A share of the last-level cache: results that are larger do not stay there for their readers.
+#ifndef CACHE_BYTES
+#define CACHE_BYTES (32 << 20)
+#endif
+#define CACHE_SHARE 2
+#if defined(__AVX512F__)
+typedef float streamed __attribute__((vector_size(64), aligned(4), may_alias));
+#define STREAM(to, x) __builtin_ia32_movntps512((float *)(to), x)
+#elif defined(__AVX__)
+typedef float streamed __attribute__((vector_size(32), aligned(4), may_alias));
+#define STREAM(to, x) __builtin_ia32_movntps256((float *)(to), x)
+#elif defined(__SSE__)
+typedef float streamed __attribute__((vector_size(16), aligned(4), may_alias));
+#define STREAM(to, x) __builtin_ia32_movntps((float *)(to), x)
+#endif
+// Copies n elements; `around`: whole lines of memory go around the caches, where that is possible.
+template <class T> INLINE void stream_line(const T *from, T *to, int64_t n, bool around) {
+  int64_t i = 0;
+#ifdef STREAM
+  if (around) {
+    const int64_t step = sizeof(streamed) / sizeof(T);
+    for (; i < n && (uint64_t)(to + i) % 64; ++i) to[i] = from[i];
+    for (; i + 64 / (int64_t)sizeof(T) <= n;)
+      for (int64_t stop = i + 64 / sizeof(T); i < stop; i += step)
+        STREAM(to + i, *(const streamed *)(from + i));
+  }
+#endif
+  #pragma omp simd
+  for (int64_t k = i; k < n; ++k) to[k] = from[k];
+}
+// How many elements stand between the boundary of a line of memory and a place in it.
+template <class T> INLINE int64_t past_boundary(const T *to) {
+  return (uint64_t)to % 64 / sizeof(T);
+}
+// Such stores are seen by other threads in no order, unless they are waited for.
+INLINE void end_streams() {
+#ifdef STREAM
+  __builtin_ia32_sfence();
+#endif
+}
+"""
+
 FUNCTIONS |= MATMUL_FUNCTIONS
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -601,9 +644,9 @@ _PROVIDES = {
     "shift_right": "shift_left", "float_of": "double_of", "sum_in_pairs": "in_pairs",
     "prod_in_pairs": "in_pairs", "largest_in_pairs": "extremes_in_pairs",
     "smallest_in_pairs": "extremes_in_pairs", "join_exponentials": "add_exponential",
-    "join_moments": "add_moments", "float_words": "stored_words", "bfloat16_pairs": "stored_words",
-    "int16_pairs": "stored_words", "stored_bfloat16": "stored_words",
-    "stored_int8": "stored_words", "words": "stored_words",
+    "join_moments": "add_moments", "end_streams": "stream_line", "past_boundary": "stream_line",
+    "float_words": "stored_words", "bfloat16_pairs": "stored_words", "int16_pairs": "stored_words",
+    "stored_bfloat16": "stored_words", "stored_int8": "stored_words", "words": "stored_words",
     **{f"{way}_{one.name}": one.name for one in FLOAT8.values() for way in ("from", "to")},
 }  # fmt: skip
 

@@ -35,6 +35,7 @@ def is_narrowing(statement: Statement, dtypes: Mapping[str, torch.dtype]) -> boo
 
 class LoopWriter:
     """Writes the loops and statements of a kernel. `staged`: the C++ of loads from a tile.
+    `streamed`: the buffers that are stored around the caches, with the axes of the stores.
     `row_names`: (value, descending) -> the row that holds it while it is sorted.
     """
 
@@ -50,6 +51,7 @@ class LoopWriter:
             s.name: s.dtype for s in kernel.body if not isinstance(s, (Store, CheckIndex))
         }
         self.staged: dict[str, str] = {}
+        self.streamed: dict[str, tuple[Axis, ...]] = {}
         self.ordered = False
         """Whether points of the vector loop must come one after another."""
         self.row_names: dict[tuple[str, bool], str] = {}

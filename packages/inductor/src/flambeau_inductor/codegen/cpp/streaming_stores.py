@@ -1,0 +1,135 @@
+"""Stores of large results around the caches: a plain store reads the line of memory that it is
+going to overwrite, a third of the traffic of an addition.
+
+    v2 = add v0 v1;  store b2[i0] v2
+
+    for (line = begin; line < end; line = line_end)
+      for (i0 = line; i0 < line_end; ++i0) ..., b2_line[i0 - line] = v2
+      stream_line(b2_line, b2 + line, line_end - line, b2_streams)
+
+A line is computed in the first-level cache, as GCC vectorises no such stores. Only what a cache
+cannot keep for the next kernel is stored so: the build knows the size of the last-level cache
+(`CACHE_BYTES`), the kernel that of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import sympy
+
+from flambeau_inductor.codegen.cpp.cpp_types import storage_type
+from flambeau_inductor.codegen.cpp.plan import hinted_size, stride_along
+from flambeau_inductor.indexing.expressions import free_names, symbol
+from flambeau_inductor.ir import Load, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_inductor.codegen.cpp.plan import Plan
+    from flambeau_inductor.codegen.cpp.writer import LoopWriter
+    from flambeau_inductor.ir import Axis, LoopKernel, Statement
+
+STREAM_LEAST = 8 << 20
+"""Results of fewer bytes fit a cache of any machine that is worth it."""
+
+SHORTEST_ROW = 1024
+"""Rows of fewer bytes are not streamed: they begin and end within lines of memory."""
+
+LINE_BYTES = 256
+"""So many bytes are computed before they are stored, as measured: of longer lines the stores come
+too fast one after another.
+"""
+
+MOST_COST = 12
+"""Dearer points (in float adds) take longer than the memory: then plain stores wait for nothing."""
+
+
+def streamed_buffers(kernel: LoopKernel, plan: Plan) -> dict[str, tuple[Axis, ...]]:
+    """The buffers that a pointwise kernel stores around the caches if they are large enough when it
+    runs, each with the axes along which it stores there.
+    """
+    vector = plan.vector
+    if plan.kind != "pointwise" or plan.serial or plan.tile is not None or vector is None:
+        return {}
+    if plan.point_cost > MOST_COST or not _reads_streams(kernel):
+        return {}
+    stores: dict[str, list[Store]] = {}
+    for statement in kernel.body:
+        if isinstance(statement, Store):
+            stores.setdefault(statement.buffer, []).append(statement)
+    read = {s.buffer for s in kernel.body if isinstance(s, Load)}
+    result = {}
+    for param in kernel.params:
+        if param.access != "write" or param.name in read or len(stores.get(param.name, ())) != 1:
+            continue
+        (store,) = stores[param.name]
+        axes = [a for a in kernel.outer if a.symbol.name in free_names(store.index)]
+        likely = math.prod(hinted_size(axis, kernel) for axis in axes) * param.dtype.itemsize
+        row = hinted_size(vector, kernel) * param.dtype.itemsize
+        if likely >= STREAM_LEAST and row >= SHORTEST_ROW and _is_line(store, vector):
+            result[param.name] = tuple(axes)
+    return result
+
+
+def _is_line(store: Store, vector: Axis) -> bool:
+    """Whether all points along the vector axis store, side by side."""
+    return (
+        store.mode == "" and store.mask is None
+        and stride_along(store.index, vector) is sympy.S.One
+    )  # fmt: skip
+
+
+def _reads_streams(kernel: LoopKernel) -> bool:
+    """Whether no place that is read depends on data."""
+    known = {axis.symbol.name for axis in kernel.outer} | {size.name for size in kernel.sizes}
+    return all(free_names(s.index) <= known for s in kernel.body if isinstance(s, Load))
+
+
+def declare_streams(writer: LoopWriter) -> None:
+    """Whether each buffer is streamed in this call."""
+    sizes = {param.name: param.dtype.itemsize for param in writer.kernel.params}
+    for buffer, axes in writer.streamed.items():
+        count = writer.product(axes)
+        writer.line(
+            f"const bool {buffer}_streams = {count} * {sizes[buffer]} >= CACHE_BYTES / CACHE_SHARE;"
+        )
+
+
+def write_lines(
+    writer: LoopWriter, body: Sequence[Statement], vector: Axis, begin: str, end: str
+) -> bool:
+    """A vector loop in lines; False if it stores nothing that is streamed."""
+    stored = [s for s in body if isinstance(s, Store) and s.buffer in writer.streamed]
+    if not stored:
+        return False
+    place = vector.symbol - symbol("line")
+    lines = {s: Store(f"{s.buffer}_line", place, s.value) for s in stored}
+    inside = [lines.get(s, s) if isinstance(s, Store) else s for s in body]
+    dtypes = {param.name: param.dtype for param in writer.kernel.params}
+    length = LINE_BYTES // min(dtypes[store.buffer].itemsize for store in stored)
+    with writer.block(""):
+        for store in stored:
+            writer.line(
+                f"{storage_type(dtypes[store.buffer])} {store.buffer}_line[{length}] "
+                "__attribute__((aligned(64)));"
+            )
+        with writer.block(f"for (int64_t line = {begin}, line_end; line < {end}; line = line_end)"):
+            for store in stored:
+                index = store.index.xreplace({vector.symbol: symbol("line")})
+                writer.line(
+                    f"{storage_type(dtypes[store.buffer])} *const {store.buffer}_to = "
+                    f"{store.buffer} + {writer.printer.index_text(index)};"
+                )
+            writer.line(f"line_end = line + {length} - past_boundary({stored[0].buffer}_to);")
+            writer.line(f"line_end = line_end < {end} ? line_end : {end};")
+            writer.simd()
+            with writer.loop(vector.symbol.name, "line", "line_end"):
+                writer.statements(inside)
+            for store in stored:
+                writer.line(
+                    f"stream_line({store.buffer}_line, {store.buffer}_to, line_end - line, "
+                    f"{store.buffer}_streams);"
+                )
+    return True
