@@ -178,7 +178,7 @@ def test_factors_of_many_layouts() -> None:
 
 
 def test_integers_are_exact() -> None:
-    for rows, depth, lanes in ((24, 64, 40), (19, 65, 33)):
+    for rows, depth, lanes in ((24, 64, 40), (19, 65, 33), (1, 3, 5), (1, 1030, 70), (70, 1025, 9)):
         x = torch.randint(-128, 128, (rows, depth), dtype=torch.int8)
         w = torch.randint(-128, 128, (depth, lanes), dtype=torch.int8)
         for right in (w, w.t().contiguous().t()):
@@ -186,6 +186,75 @@ def test_integers_are_exact() -> None:
             a, b = product.graph.inputs
             product.graph.outputs = [product.call(aten._int_mm.default, a, b)]
             check_ways(product, x.double() @ w.double(), 0.0)
+
+
+VECTORS_OF_INTEGERS = {
+    "avx512": CpuFacts(2, 64, 32, 1, 4, multiplies_int8=True),
+    "avx2": CpuFacts(3, 32, 16, 2, 4, multiplies_int8=True),
+    "plain": CpuFacts(1, 16, 16, 2, 4, multiplies_int8=True),
+    "without": CpuFacts(1, 64, 32, 1, 4),
+}
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "baseline"])
+@pytest.mark.parametrize("facts", VECTORS_OF_INTEGERS)
+def test_int8_products_with_an_epilogue_at_every_level(facts: str, level: str) -> None:
+    """Extremes too: a sum of two products of bytes fits no int16. A level that the machine lacks is
+    compiled only.
+    """
+    known = VECTORS_OF_INTEGERS[facts]
+    x = torch.randint(-128, 128, (37, 131), dtype=torch.int8)
+    w = torch.randint(-128, 128, (70, 131), dtype=torch.int8)
+    x[:3], w[:, ::2], w[5] = -128, 127, -128
+    scale, bias = torch.rand(70), torch.randn(70)
+    product = Product(x, w, scale, bias, frozen=(1,))
+    a, b, c, d = product.graph.inputs
+    builder = product.builder
+    y = product.call(aten._int_mm.default, a, builder.permute(b, (1, 0)))
+    scaled = builder.mul(builder.cast(y, F32), builder.expand(c, (37, 70)))
+    product.graph.outputs = [builder.tanh(builder.add(scaled, builder.expand(d, (37, 70))))]
+    exact = ((x.double() @ w.double().t()) * scale.double() + bias.double()).tanh()
+    own = [(n, p) for n, p in product.programs(known) if "cpp_packed_gemm" in n]
+    assert known.multiplies_int8 == any("bytes" in name for name, _ in own)
+    flags = isa.cpu_flags()
+    wanted = {"avx512": isa.AVX512, "avx2": isa.AVX2, "baseline": ()}[level]
+    if platform.machine() != "x86_64":
+        pytest.skip("levels of x86-64")
+    for name, program in own[:1]:
+        options = dataclasses.replace(run_cpp.OPTIONS, isa=level)
+        run = load(program, options)
+        if flags.issuperset(wanted):
+            assert error(run(x, w, scale, bias)[0], exact) <= PRECISION[F32], name
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [("-mavx512vnni", "avx512"), ("-mavxvnni", "avx2"), ("-mamx-int8", "avx512")],
+)
+def test_int8_units_compile(flags: str, level: str) -> None:
+    """What is built for a unit runs where there is one."""
+    width = 64 if level == "avx512" else 32
+    facts = CpuFacts(2, width, 32, 1, 4, multiplies_int8=True, has_int8_tiles="amx" in flags)
+    x = torch.randint(-128, 128, (70, 100), dtype=torch.int8)
+    w = torch.randint(-128, 128, (100, 96), dtype=torch.int8)
+    product = Product(x, w, frozen=(1,))
+    a, b = product.graph.inputs
+    product.graph.outputs = [product.call(aten._int_mm.default, a, b)]
+    names = {name: program for name, program in product.programs(facts) if "bytes" in name}
+    by_unit = {name: each for name, each in names.items() if "tiles" in name}
+    assert bool(by_unit) == ("amx" in flags)
+    if platform.machine() != "x86_64":
+        pytest.skip("instructions of x86-64")
+    options = dataclasses.replace(
+        run_cpp.OPTIONS, cxx_flags=(*isa.compiler_flags(level), flags), isa=level
+    )
+    has_unit = flags[2:].replace("avx512", "avx512_").replace("avxv", "avx_v").replace("-", "_")
+    for name, program in (by_unit or names).items():
+        run = load(program, options)
+        if has_unit in isa.cpu_flags():
+            assert error(run(x, w)[0], x.double() @ w.double()) == 0, name
+        (result,) = load(program, run_cpp.OPTIONS)(x, w)
+        assert error(result, x.double() @ w.double()) == 0, name
 
 
 def test_a_factor_and_what_follows_join_the_product() -> None:

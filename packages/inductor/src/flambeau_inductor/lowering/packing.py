@@ -3,8 +3,8 @@
     w: f32[1024, 100] (inner axis, lanes), panels of 32 lanes
 ->  nest pack (i0 < 4, i1 < 1024, i2 < 32): store buf9[32768*i0 + 32*i1 + i2] w[i1, 32*i0 + i2]
 
-Behind the last lane are zeros. With `pairs` two numbers that follow one another along the inner
-axis lie side by side: (i0 < 4, i1 < 512, i2 < 32, i3 < 2).
+Behind the last lane are zeros. With a `step` of 2, two numbers that follow one another along the
+inner axis lie side by side: (i0 < 4, i1 < 512, i2 < 32, i3 < 2).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class PackedFactor:
     depth: int
     lanes: int
     width: int
-    pairs: bool
+    step: int
+    """Numbers that follow one another along the inner axis in a word."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Batch, panels, steps, lanes of a panel, numbers of a step."""
-        step = 2 if self.pairs else 1
-        panels, steps = -(-self.lanes // self.width), -(-self.depth // step)
-        return (*self.batch, panels, steps, self.width, step)
+        panels, steps = -(-self.lanes // self.width), -(-self.depth // self.step)
+        return (*self.batch, panels, steps, self.width, self.step)
 
     @property
     def buffer(self) -> Buffer:

@@ -1,7 +1,8 @@
 """Ways to multiply matrices on a CPU.
 
 extern aten.addmm.out(b, x, w) -> buf0; nest relu: buf0 -> buf1
-0  oneDNN's kernel, then the nest's; if w is frozen it is in the order of this kernel, once
+0  oneDNN's kernel, then the nest's; if w is frozen it is in the order of this kernel, once; or
+   both in one call, if the nest is a post-operation of oneDNN's (`onednn_epilogues.py`)
 1  the library's kernel, then the nest's
 2  w in panels, by a kernel or, if it is frozen, once; one kernel for the product and the nest
 3  if w is not frozen: one kernel that reads or copies panels of it as it goes; for few rows, dot
@@ -20,6 +21,7 @@ from flambeau_inductor.codegen.contraction import contraction_of, extents
 from flambeau_inductor.codegen.cpp.matmul import dot_strides, left_stride, right_stride
 from flambeau_inductor.codegen.cpp.matmul_tiling import (
     MOST_DOT_ROWS,
+    NUMBERS,
     candidates,
     dot_tiling,
     step_of,
@@ -33,6 +35,7 @@ from flambeau_inductor.nodes import Buffer, ExternCall, TensorRef
 from flambeau_inductor.scheduler.build_kernel import build_kernel
 from flambeau_inductor.scheduler.fusion import merged
 from flambeau_inductor.scheduler.groups import group_of
+from flambeau_inductor.tuning.onednn_epilogues import onednn_epilogue
 from flambeau_inductor.tuning.product_ways import (
     ProductWays,
     fresh_buffer,
@@ -115,7 +118,9 @@ class CppWays(ProductWays):
         left, right = (factor.spec for factor in self.product.factors)
         bias = None if self.product.added is None else self.product.added.spec
         first = self.is_frozen or (is_large_product(left, right, bias) and not has_fast_blas())
-        return [library, extern] if first else [extern, library]
+        ways = [library, extern] if first else [extern, library]
+        fused = self.library_way(before, consumer, fuse=True)
+        return ways if fused is None else [*ways, fused]
 
     def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
         """Products packed in several widths; and products that compute the left factor, too."""
@@ -206,10 +211,10 @@ class CppWays(ProductWays):
         if contraction is None or len(kernel.inner) != 1:
             return []
         sizes = self.sizes(kernel, contraction)
-        pairs = step_of(self.dtype, self.facts) != "float"
+        numbers = NUMBERS[step_of(self.dtype, self.facts)]
         return candidates(
             sizes, self.dtype, self.facts, packed=packed,
-            copies_left=left_stride(kernel, contraction, pairs) is None,
+            copies_left=left_stride(kernel, contraction, numbers) is None,
             count=min(self.options.max_autotune_candidates, MOST_TILINGS),
         )  # fmt: skip
 
@@ -224,7 +229,7 @@ class CppWays(ProductWays):
         """The right factor in the panels of a tiling."""
         *batch, depth, lanes = map(int, self.product.right.spec.shape)
         return PackedFactor(
-            name, self.dtype, tuple(batch), depth, lanes, tiling.width, tiling.pairs
+            name, self.dtype, tuple(batch), depth, lanes, tiling.width, tiling.numbers
         )
 
     def union(self, nest: Group, joined: Sequence[int], consumer: int | None) -> Group | None:
@@ -253,8 +258,12 @@ class CppWays(ProductWays):
 
     # oneDNN
 
-    def library_way(self, before: Sequence[int], consumer: int | None) -> Way | None:
-        """oneDNN's product, by a frozen weight in the order of its kernels; None if it has none."""
+    def library_way(
+        self, before: Sequence[int], consumer: int | None, *, fuse: bool = False
+    ) -> Way | None:
+        """oneDNN's product, by a frozen weight in the order of its kernels; None if it has none.
+        `fuse`: with the consumer, if that is one of its post-operations.
+        """
         product, groups = self.product, self.schedule.groups
         if self.call.kwargs or not self.takes_packed():
             return None
@@ -274,20 +283,53 @@ class CppWays(ProductWays):
             weight, packs = TensorRef(name, packed.spec), [group_of(pack)]
         elif not is_contiguous(spec) and not is_contiguous(right.spec):
             return None
+        post, result = self.epilogue(before, consumer) if fuse else (("none", ""), self.result)
+        if post is None:
+            return None
+        rows_of_result = self.lowered.buffers[result].spec.shape[:-1]
+        left = TensorRef(
+            left.buffer, left.spec.replace(shape=(*rows_of_result, left.spec.shape[1]), stride=None)
+        ) if len(rows_of_result) > 1 else left  # fmt: skip
         call = self.extern(
             "mkldnn._linear_pointwise.default",
-            (left, weight, product.added, "none", [], ""), self.result,
+            (left, weight, product.added, post[0], [], post[1]), result,
         )  # fmt: skip
+        if fuse:
+            made = replace(self.lowered.buffers[result], role="extern")
+            return Way(
+                f"mkldnn._linear_pointwise {post[0]}",
+                (*(groups[n] for n in before), *packs, group_of(call)),
+                {result: made, **buffers},
+            )
         numbers = (*before, self.number) + (() if consumer is None else (consumer,))
         words = ["mkldnn._linear_pointwise" if n == self.number else label_of(groups[n])
                  for n in numbers]  # fmt: skip
-        result = replace(self.lowered.buffers[self.result], role="extern")
+        made = replace(self.lowered.buffers[self.result], role="extern")
         behind = () if consumer is None else (groups[consumer],)
         return Way(
             " + ".join(words),
             (*(groups[n] for n in before), *packs, group_of(call), *behind),
-            {self.result: result, **buffers},
+            {self.result: made, **buffers},
         )
+
+    def epilogue(
+        self, before: Sequence[int], consumer: int | None
+    ) -> tuple[tuple[str, str] | None, str]:
+        """The consumer as oneDNN's post-operation, or None, and the buffer of its results."""
+        if consumer is None or self.result not in self.internal((*before, self.number, consumer)):
+            return None, ""
+        nodes = self.schedule.groups[consumer].nodes
+        buffers = self.lowered.buffers
+        if len(nodes) != 1 or len(nodes[0].writes) != 1:
+            return None, ""
+        (target,) = nodes[0].writes
+        own, spec = buffers[self.result].spec, buffers[target].spec
+        fits = spec.dtype is own.dtype and is_contiguous(spec) and is_contiguous(own)
+        if not fits or spec.shape[-1:] != own.shape[-1:] or spec.numel != own.numel:
+            return None, ""
+        if spec.shape != own.shape and not is_contiguous(self.product.left.spec):
+            return None, ""
+        return onednn_epilogue(nodes[0], self.result, target), target
 
     def takes_packed(self) -> bool:
         """Whether oneDNN has a fast kernel for the product by a packed weight."""

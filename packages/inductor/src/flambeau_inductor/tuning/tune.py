@@ -119,9 +119,11 @@ def changed(
         buffers |= way.buffers
         old = [node for number in part.groups for node in before[number].nodes]
         new = [node for group in way.groups for node in group.nodes]
-        for node in old:
-            if node not in new:  # an extern call, which nests replace
-                nodes[node.order] = tuple(each for each in new if each not in old)
+        # An extern call, which nests replace; or it and a nest, which another call replaces.
+        replaced = sorted(node.order for node in old if node not in new)
+        for order in replaced:
+            last = order == replaced[-1]
+            nodes[order] = tuple(each for each in new if each not in old) if last else ()
     lowered = replace(
         schedule.lowered, nodes=[node for each in nodes for node in each], buffers=buffers
     )

@@ -20,7 +20,10 @@ EXTENSIONS = {
     "avx512cd": "-mavx512cd",
     "avx512_bf16": "-mavx512bf16",
     "avx512_fp16": "-mavx512fp16",
+    "avx512_vnni": "-mavx512vnni",
+    "avx_vnni": "-mavxvnni",
     "amx_bf16": "-mamx-bf16",
+    "amx_int8": "-mamx-int8",
 }
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

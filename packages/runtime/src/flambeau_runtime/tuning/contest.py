@@ -43,6 +43,10 @@ class CpuFacts:
     """Whether one instruction adds up products of bfloat16 pairs."""
     has_tiles: bool = False
     """Whether a tile unit multiplies bfloat16 matrices (AMX)."""
+    multiplies_int8: bool = False
+    """Whether one instruction adds up products of four uint8 and int8 numbers (VNNI)."""
+    has_int8_tiles: bool = False
+    """Whether a tile unit multiplies uint8 by int8 matrices (AMX)."""
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,12 @@ class CpuBench:
         """The CPU as cost models see it."""
         level = self.options.isa or isa.detect()
         threads = self.threads or torch.get_num_threads()
+        flags = isa.cpu_flags()
         if level == "avx512":
-            flags = isa.cpu_flags()
-            return CpuFacts(threads, 64, 32, 1, 4, "avx512_bf16" in flags, "amx_bf16" in flags)
+            names = ("avx512_bf16", "amx_bf16", "avx512_vnni", "amx_int8")
+            return CpuFacts(threads, 64, 32, 1, 4, *(name in flags for name in names))
         if level == "avx2":
-            return CpuFacts(threads, 32, 16, 2, 4)
+            return CpuFacts(threads, 32, 16, 2, 4, multiplies_int8="avx_vnni" in flags)
         return CpuFacts(threads, 16, 32 if platform.machine() == "aarch64" else 16, 2, 4)
 
     def identity(self, device: str) -> str:

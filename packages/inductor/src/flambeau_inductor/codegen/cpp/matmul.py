@@ -39,17 +39,23 @@ if TYPE_CHECKING:
 PADDING = 16
 """Elements between copied rows: rows a power of two apart share few lines of the cache."""
 
-STEPS = {"float": "float_words", "bfloat16": "bfloat16_pairs", "int16": "int16_pairs"}
+STEPS = {
+    "float": "float_words", "bfloat16": "bfloat16_pairs", "int16": "int16_pairs",
+    "int8": "int8_quads",
+}  # fmt: skip
 STORED = {
     (torch.float32, "float"): "stored_words",
     (torch.bfloat16, "float"): "stored_bfloat16",
     (torch.float16, "float"): "stored_float16",
     (torch.bfloat16, "bfloat16"): "stored_words",
     (torch.int8, "int16"): "stored_int8",
+    (torch.int8, "int8"): "stored_words",
 }
 """How the right operand is read as words: its dtype, what a word holds -> prelude."""
 
-COPIES = {"float": torch.float32, "bfloat16": torch.bfloat16, "int16": torch.int16}
+COPIES = {
+    "float": torch.float32, "bfloat16": torch.bfloat16, "int16": torch.int16, "int8": torch.int8,
+}  # fmt: skip
 """The dtype of copied operands."""
 
 
@@ -58,13 +64,17 @@ def write_matmul(kernel: LoopKernel, name: str, tiling: CppMatmulTiling, threads
     return MatmulWriter(kernel, name, tiling, threads).write()
 
 
-def left_stride(kernel: LoopKernel, contraction: Contraction, pairs: bool) -> sympy.Expr | None:
-    """The stride of the left operand's rows in elements, if they can be read as they lie."""
+def left_stride(kernel: LoopKernel, contraction: Contraction, numbers: int) -> sympy.Expr | None:
+    """The stride of the left operand's rows in elements, if they can be read as they lie; words
+    hold so many `numbers`.
+    """
     load = contraction.left.load
-    if load is None or len(kernel.inner) != 1 or load.dtype.itemsize != (2 if pairs else 4):
+    if load is None or len(kernel.inner) != 1 or load.dtype.itemsize * numbers != 4:
         return None
     (inner,) = kernel.inner
-    if pairs and not (isinstance(inner.size, int) and inner.size % 2 == 0):
+    if load.dtype is torch.int8:
+        return None  # it is shifted
+    if numbers > 1 and not (isinstance(inner.size, int) and inner.size % numbers == 0):
         return None
     if stride_along(load.index, inner) != 1:
         return None
@@ -139,7 +149,7 @@ class MatmulWriter(LoopWriter):
         self.depth_name = self.inner.symbol.name
         self.step = STEPS[tiling.step]
         self.copied = COPIES[tiling.step]
-        self.left_stride = left_stride(kernel, contraction, tiling.pairs)
+        self.left_stride = left_stride(kernel, contraction, tiling.numbers)
         if tiling.dots:
             strides = dot_strides(kernel, contraction)
             assert strides is not None
@@ -147,7 +157,7 @@ class MatmulWriter(LoopWriter):
         self.copies_left = tiling.copies_left or self.left_stride is None
         self.right_stride = right_stride(kernel, contraction)
         self.copies_right = not (tiling.packed or tiling.dots) and (
-            tiling.copies_right or tiling.pairs or self.right_stride is None
+            tiling.copies_right or tiling.numbers > 1 or self.right_stride is None
         )
 
     def write(self) -> str:
@@ -200,10 +210,11 @@ class MatmulWriter(LoopWriter):
         """A task's sums and copies, on the stack."""
         tiling = self.tiling
         self.blocks()
-        self.array(f"{self.step}::element", "sums", tiling.row_block * tiling.lane_block)
+        rows = tiling.row_block + tiling.shifted
+        self.array(f"{self.step}::element", "sums", rows * tiling.lane_block)
         copied = storage_type(self.copied)
         if self.copies_left:
-            self.array(copied, "copied_left", tiling.row_block * (tiling.kblock + PADDING))
+            self.array(copied, "copied_left", rows * (tiling.kblock + PADDING))
         if not tiling.packed and not tiling.dots:
             self.array(copied, "copied_right", tiling.kblock * tiling.width)
 
@@ -239,7 +250,10 @@ class MatmulWriter(LoopWriter):
             with self.lane_loop("first_lane", "first_lane + lanes") as lane:
                 reduce = self.contraction.reduce
                 ctype = storage_type(reduce.dtype)
-                self.line(f"const {ctype} {reduce.name} = sum[{lane} - first_lane];")
+                value = f"sum[{lane} - first_lane]"
+                if self.tiling.shifted:
+                    value += f" - sums[rows * {self.tiling.lane_block} + {lane} - first_lane]"
+                self.line(f"const {ctype} {reduce.name} = {value};")
                 self.replay.values[reduce.name] = reduce.name
                 self.replay.dtypes[reduce.name] = reduce.dtype
                 self.statements(self.contraction.epilogue)
@@ -300,8 +314,10 @@ class MatmulWriter(LoopWriter):
                 self.unravel(contraction.rows, "first_row + row")
                 place = f"copied_left[row * {stride} + {self.depth_name} - first]"
                 self.copy(contraction.left, place)
-                if tiling.pairs:
+                if tiling.numbers == 2:
                     self.line(f"if (steps % 2) copied_left[row * {stride} + steps] = 0;")
+            if tiling.shifted:
+                self.line(f"__builtin_memset(copied_left + rows * {stride}, 128, {stride});")
             self.line("const char *const left = (const char *)copied_left;")
             self.line(f"const int64_t left_stride = {stride * size};")
             return
@@ -330,7 +346,8 @@ class MatmulWriter(LoopWriter):
         self.simd()
         with self.loop(name, "first", "first + steps"):
             self.statements(operand.body)
-            self.line(f"{place} = {self.converted(operand)};")
+            value = self.converted(operand)
+            self.line(f"{place} = {f'{value} ^ -128' if self.tiling.shifted else value};")
 
     def converted(self, operand: Operand) -> str:
         """An operand's value as words hold it."""
@@ -347,8 +364,7 @@ class MatmulWriter(LoopWriter):
             with self.block(""):
                 self.panel()
                 self.line(f"right = {self.address(right)};")
-            words = 2 if tiling.pairs else 1
-            self.line(f"right_stride = {tiling.width * right.dtype.itemsize * words};")
+            self.line(f"right_stride = {tiling.width * right.dtype.itemsize * tiling.numbers};")
         elif self.copies_right:
             self.copy_right()
         else:
@@ -360,13 +376,15 @@ class MatmulWriter(LoopWriter):
                 self.line(f"right_stride = ({stride}) * 4;")
             with self.block("else"):
                 self.copy_right()
-        steps = "(steps + 1) / 2" if tiling.pairs else "steps"
+        numbers = tiling.numbers
+        steps = f"(steps + {numbers - 1}) / {numbers}" if numbers > 1 else "steps"
         form = f"{self.step}, {stored}, {tiling.lane_bytes}, {tiling.rows}, {tiling.vectors}"
         call = f"multiply_rows<{form}>"
         if tiling.tiles:
-            call = f"multiply_tiles<{stored}, {tiling.lane_bytes}, {tiling.vectors}>"
+            call = f"multiply_tiles<{self.step}, {stored}, {tiling.lane_bytes}, {tiling.vectors}>"
+        rows = "rows + 1" if tiling.shifted else "rows"
         self.line(
-            f"{call}(rows, left, left_stride, right, right_stride, "
+            f"{call}({rows}, left, left_stride, right, right_stride, "
             f"(char *)(sums + panel), {tiling.lane_block * 4}, {steps}, first == 0);"
         )
 
@@ -399,15 +417,17 @@ class MatmulWriter(LoopWriter):
         rest = f"lanes - panel < {tiling.width} ? lanes - panel : {tiling.width}"
         self.line(f"const int64_t end_lane = start_lane + ({rest});")
         step = f"{self.depth_name} - first"
-        with self.block(f"if (end_lane - start_lane < {tiling.width} || steps % 2)"):
+        numbers = tiling.numbers
+        with self.block(f"if (end_lane - start_lane < {tiling.width} || steps % {numbers})"):
             count = tiling.kblock * tiling.width
             self.line(f"for (int64_t c = 0; c < {count}; ++c) copied_right[c] = 0;")
 
         def body(lane: str) -> None:
             self.statements(right.body)
             place = f"({step}) * {tiling.width} + {lane} - start_lane"
-            if tiling.pairs:
-                place = f"(({step}) / 2 * {tiling.width} + {lane} - start_lane) * 2 + ({step}) % 2"
+            if numbers > 1:
+                word = f"({step}) / {numbers} * {tiling.width} + {lane} - start_lane"
+                place = f"({word}) * {numbers} + ({step}) % {numbers}"
             self.line(f"copied_right[{place}] = {self.converted(right)};")
 
         lanes = self.contraction.lanes

@@ -1,7 +1,8 @@
 """C++ for matrix products: register tiles over vectors of 32-bit words.
 
-A word is one float, or a pair of bfloat16 or int16 numbers that lie one behind the other along the
-inner axis: one step multiplies the pairs and adds up both products. One loop serves all dtypes:
+A word is one float, a pair of bfloat16 or int16 numbers, or four int8 numbers that lie one behind
+the other along the inner axis: one step multiplies them and adds up the products. Of four int8
+numbers those on the left are uint8: 128 is added to them. One loop serves all dtypes:
 
     for each word k: b = right[k] (vectors); for each row m: sums[m] = step(sums[m], left[m][k], b)
 """
@@ -45,6 +46,7 @@ struct float_words {
 };
 struct bfloat16_pairs {
   typedef float element;
+  typedef uint16_t bits;
   template <int bytes> struct lanes { typedef typename words<bytes>::floats type; };
   template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
 #if defined(__AVX512BF16__)
@@ -63,6 +65,12 @@ struct int16_pairs {
   template <int bytes> struct lanes { typedef typename words<bytes>::ints type; };
   template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
     typedef typename words<sizeof(S)>::shorts shorts;
+#if defined(__AVX512VNNI__)
+    if constexpr (sizeof(S) == 64) {
+      asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+      return sum;
+    }
+#endif
 #if defined(__AVX512BW__)
     if constexpr (sizeof(S) == 64)
       return sum + (S)__builtin_ia32_pmaddwd512_mask((shorts)a, (shorts)b, W{}, -1);
@@ -71,6 +79,28 @@ struct int16_pairs {
     if constexpr (sizeof(S) == 32) return sum + (S)__builtin_ia32_pmaddwd256((shorts)a, (shorts)b);
 #endif
     return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+  }
+};
+struct int8_quads {
+  typedef int32_t element;
+  typedef uint8_t bits;
+  template <int bytes> struct lanes { typedef typename words<bytes>::ints type; };
+  template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
+#if defined(__AVX512VNNI__)
+    if constexpr (sizeof(S) == 64) {
+      asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+      return sum;
+    }
+#endif
+#if defined(__AVXVNNI__)
+    if constexpr (sizeof(S) == 32) {
+      asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+      return sum;
+    }
+#endif
+    for (int byte = 0; byte < 4; ++byte)
+      sum += (a >> 8 * byte & 255) * (b << (24 - 8 * byte) >> 24);
+    return sum;
   }
 };
 // A vector of the right operand's words, from memory where an element may take half as much.
@@ -268,7 +298,7 @@ template <class E, int bytes, class V> INLINE E sum_of_lanes(V v) {
 MULTIPLY_TILES = """\
 // The tile unit (AMX): 2 x 2 tiles of 16 x 16 sums, 16 words deep; what is left over by vectors.
 // The kernel gives a process its tile registers when it asks (arch_prctl, ARCH_REQ_XCOMP_PERM).
-#if defined(__AMX_BF16__)
+#if defined(__AMX_BF16__) || defined(__AMX_INT8__)
 extern "C" long syscall(long, ...) noexcept;
 static bool may_use_tiles() {
   static const bool may = syscall(158, 0x1023, 18) == 0;
@@ -279,7 +309,10 @@ static bool may_use_tiles() {
 #define TILE_STORE(tile, to, stride) \\
   asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(stride) : "memory")
 #define TILE_MULTIPLY(sum, left, right) \\
-  asm volatile("tdpbf16ps %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :)
+  if constexpr (sizeof(typename STEP::bits) == 1) \\
+    asm volatile("tdpbusd %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :); \\
+  else \\
+    asm volatile("tdpbf16ps %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :)
 #define TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile : :)
 struct tile_settings {
   uint8_t palette, start_row, reserved[14];
@@ -287,18 +320,19 @@ struct tile_settings {
   uint8_t rows[16];
 };
 #endif
-template <class STORED, int bytes, int vectors>
+template <class STEP, class STORED, int bytes, int vectors>
 static void multiply_tiles(
     int64_t count, const char *left, int64_t left_stride, const char *right, int64_t right_stride,
     char *sums, int64_t sums_stride, int64_t steps, bool first) {
-#if defined(__AMX_BF16__)
+#if defined(__AMX_BF16__) || defined(__AMX_INT8__)
+  typedef typename STEP::element E;
   const int64_t whole = steps / 16 * 16;
   if (count >= 32 && whole && may_use_tiles()) {
     tile_settings settings __attribute__((aligned(64))) = {};
     settings.palette = 1;
     for (int tile = 0; tile < 8; ++tile) settings.row_bytes[tile] = 64, settings.rows[tile] = 16;
     asm volatile("ldtilecfg %0" : : "m"(settings));
-    float block[32 * 32] __attribute__((aligned(64)));
+    E block[32 * 32] __attribute__((aligned(64)));
     const int64_t width = 128;
     for (; count >= 32; count -= 32, left += 32 * left_stride, sums += 32 * sums_stride) {
       TILE_ZERO(0);
@@ -319,7 +353,7 @@ static void multiply_tiles(
       TILE_STORE(1, block + 16, width);
       TILE_STORE(2, block + 16 * 32, width);
       TILE_STORE(3, block + 16 * 32 + 16, width);
-      typedef typename words<bytes>::floats S;
+      typedef typename STEP::template lanes<bytes>::type S;
       for (int m = 0; m < 32; ++m) {
         for (int n = 0; n < 2; ++n) {
           char *const to = sums + m * sums_stride + n * bytes;
@@ -329,7 +363,7 @@ static void multiply_tiles(
         }
       }
       if (whole < steps)
-        multiply_rows<bfloat16_pairs, STORED, bytes, 8, vectors>(
+        multiply_rows<STEP, STORED, bytes, 8, vectors>(
             32, left + 4 * whole, left_stride, right + whole * right_stride, right_stride, sums,
             sums_stride, steps - whole, false);
     }
@@ -337,7 +371,7 @@ static void multiply_tiles(
   }
 #endif
   if (count)
-    multiply_rows<bfloat16_pairs, STORED, bytes, 12, vectors>(
+    multiply_rows<STEP, STORED, bytes, 12, vectors>(
         count, left, left_stride, right, right_stride, sums, sums_stride, steps, first);
 }
 """

@@ -30,11 +30,17 @@ DEPTH = 256
 """A task goes through at most so many elements of the inner axis at a time: those are summed one
 after another."""
 
+DEEP_BYTES = 1024
+"""The same for int8: their sums are exact."""
+
 MOST_DOT_ROWS, MOST_DOT_LANES = 4, 8
 """A register tile of dot products has at most so many."""
 
 MOST_STACK = 1 << 20
 """Threads have stacks of 2 MiB or more."""
+
+NUMBERS = {"float": 1, "bfloat16": 2, "int16": 2, "int8": 4}
+"""What a word of 32 bits may hold -> how many numbers."""
 
 SERIAL_WORK = 1 << 17
 """Waking threads takes longer than so many multiplications."""
@@ -42,9 +48,9 @@ SERIAL_WORK = 1 << 17
 
 @dataclass(frozen=True)
 class CppMatmulTiling:
-    """`lane_bytes`: the bytes of a vector. `step`: "float", "bfloat16" or "int16", what a word of
-    32 bits holds. A task has `row_block` by `lane_block` results, summed `kblock` deep at a time.
-    `packed`: the right operand is in panels of a register tile's width (`lowering/packing.py`);
+    """`lane_bytes`: the bytes of a vector. `step`: what a word of 32 bits holds, one of `NUMBERS`.
+    A task has `row_block` by `lane_block` results, summed `kblock` deep at a time. `packed`: the
+    right operand is in panels of a register tile's width (`lowering/packing.py`);
     otherwise it is read where it lies, or copied, if `copies_right`. `copies_left`: a task copies
     its rows of the left operand.
     """
@@ -71,9 +77,16 @@ class CppMatmulTiling:
         return self.dots or self.vectors * self.lane_bytes // 4
 
     @property
-    def pairs(self) -> bool:
-        """Whether a word holds two numbers."""
-        return self.step != "float"
+    def numbers(self) -> int:
+        """The numbers that a word holds."""
+        return NUMBERS[self.step]
+
+    @property
+    def shifted(self) -> bool:
+        """Whether the left operand is read as uint8, by 128 above its int8 numbers: a row of 128
+        more says what to subtract from the sums.
+        """
+        return self.step == "int8"
 
     @property
     def stack(self) -> int:
@@ -95,13 +108,14 @@ class CppMatmulTiling:
     def __str__(self) -> str:
         text = f"{self.rows}x{self.width} blocks={self.row_block}x{self.lane_block}x{self.kblock}"
         text += " dots" if self.dots else ""
+        text += " bytes" if self.shifted else ""
         return text + (" copied" if self.copies_left else "") + (" tiles" if self.tiles else "")
 
 
 def step_of(dtype: torch.dtype, facts: CpuFacts) -> str:
     """What a word holds in products of this dtype."""
     if dtype is torch.int8:
-        return "int16"
+        return "int8" if facts.multiplies_int8 else "int16"
     if dtype is torch.bfloat16 and facts.multiplies_bfloat16:
         return "bfloat16"
     return "float"
@@ -126,9 +140,9 @@ def candidates(
         set(_possible(sizes, dtype, facts, packed, copies_left)),
         key=lambda each: (estimate(each, sizes, facts), str(each)),
     )
-    best: dict[tuple[int, bool, bool], CppMatmulTiling] = {}
+    best: dict[tuple[int, bool, bool, str], CppMatmulTiling] = {}
     for each in ranked:
-        best.setdefault((each.width, each.copies_left, each.tiles), each)
+        best.setdefault((each.width, each.copies_left, each.tiles, each.step), each)
     return list(best.values())[:count]
 
 
@@ -138,32 +152,39 @@ def _possible(
     step = step_of(dtype, facts)
     # Words of two int16 numbers, and floats of half ones, are made of what lies in memory.
     converts = copies_left or dtype is torch.int8 or (step == "float" and dtype.itemsize == 2)
+    numbers, most_deep = NUMBERS[step], DEEP_BYTES if step == "int8" else DEPTH
+    extra = int(step == "int8")  # the row of 128
     tiles = [(*each, False) for each in register_tiles(facts)]
-    if facts.has_tiles and step == "bfloat16" and sizes.rows >= 32 and sizes.inner >= 32:
+    has_tiles = facts.has_tiles if step == "bfloat16" else facts.has_int8_tiles and extra
+    if has_tiles and sizes.rows >= 32 and sizes.inner >= 16 * numbers:
         tiles.append((32, 2, True))
     for most, vectors, by_unit in tiles:
         width = vectors * facts.lane_bytes // 4
         even = sizes.static and not by_unit
-        rows = ceil(sizes.rows / ceil(sizes.rows / most)) if even else most
+        count = sizes.rows + extra
+        rows = ceil(count / ceil(count / most)) if even else most
         if vectors > 1 and width - facts.lane_bytes // 4 >= sizes.lanes:
             continue
-        depth = ceil(sizes.inner / ceil(sizes.inner / DEPTH))
+        depth = ceil(sizes.inner / ceil(sizes.inner / most_deep))
         row_block, lane_block = blocks(rows, width, sizes, facts)
+        if extra and not by_unit:
+            row_block = max(1, row_block - 1)
         for copies in (True,) if converts else (False, True):
             yield CppMatmulTiling(
-                rows, vectors, facts.lane_bytes, step, row_block, lane_block, depth + depth % 2,
-                packed, copies, not packed, by_unit,
+                rows, vectors, facts.lane_bytes, step, row_block, lane_block,
+                ceil(depth / numbers) * numbers, packed, copies, not packed, by_unit,
             )  # fmt: skip
 
 
 def dot_tiling(sizes: Extents, dtype: torch.dtype, facts: CpuFacts) -> CppMatmulTiling:
     """The tiling of a product whose operands both lie along the inner axis."""
+    step = "int16" if dtype is torch.int8 else step_of(dtype, facts)
     most = min(sizes.rows, MOST_DOT_ROWS) if sizes.static else MOST_DOT_ROWS
     rows = ceil(sizes.rows / ceil(sizes.rows / most)) if sizes.static else most
     lanes = min((facts.registers - 1) // (rows + 1), MOST_DOT_LANES)
     row_block, lane_block = blocks(rows, lanes, sizes, facts)
     return CppMatmulTiling(
-        rows, 1, facts.lane_bytes, step_of(dtype, facts), row_block, lane_block, sizes.inner,
+        rows, 1, facts.lane_bytes, step, row_block, lane_block, sizes.inner,
         packed=False, dots=lanes,
     )  # fmt: skip
 
@@ -192,7 +213,8 @@ def blocks(rows: int, width: int, sizes: Extents, facts: CpuFacts) -> tuple[int,
 def estimate(tiling: CppMatmulTiling, sizes: Extents, facts: CpuFacts) -> float:
     """Relative time: steps of register tiles, full or not, and of the threads' last tasks."""
     rows, vectors = tiling.rows, tiling.vectors
-    per_task = ceil(min(tiling.row_block, sizes.rows) / rows) * (tiling.lane_block // tiling.width)
+    block = min(tiling.row_block, sizes.rows) + tiling.shifted
+    per_task = ceil(block / rows) * (tiling.lane_block // tiling.width)
     tasks = (
         sizes.batch * ceil(sizes.rows / tiling.row_block) * ceil(sizes.lanes / tiling.lane_block)
     )
@@ -202,7 +224,7 @@ def estimate(tiling: CppMatmulTiling, sizes: Extents, facts: CpuFacts) -> float:
         arithmetic /= 8
     # A word of the left operand and vectors of the right one are read for each step.
     reading = 0.0 if tiling.tiles else (rows + vectors) / 2
-    words = sizes.inner / (2 if tiling.pairs else 1)
+    words = sizes.inner / tiling.numbers
     copying = 0.0
     if tiling.copies_left:
         copying = 2 * min(tiling.row_block, sizes.rows) * sizes.inner / (facts.lane_bytes / 4)
