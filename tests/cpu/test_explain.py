@@ -243,7 +243,16 @@ def test_json_holds_all_but_the_result() -> None:
         compiled(torch.randn(size))
     report = flambeau.explain(compiled)
     data = json.loads(report.to_json(indent=1))
-    assert set(data) == {"name", "graphs", "breaks", "recompiles", "events", "seconds"}
+    assert set(data) == {
+        "name",
+        "graphs",
+        "breaks",
+        "recompiles",
+        "events",
+        "seconds",
+        "tables",
+        "timeline",
+    }
     assert data["breaks"][0]["id"] == "data-dependent"
     assert data["graphs"][0]["guards"][0]["text"]
     assert data["recompiles"][0]["failures"][0]["source"] == "L['x']"

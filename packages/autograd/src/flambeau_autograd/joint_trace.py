@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.autograd.function import BackwardCFunction
 
 from flambeau_autograd.aliases import Alias, AliasMap
+from flambeau_autograd.backward_places import ForwardLines, mark_places
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.fused_attention import fused_attention
 from flambeau_autograd.masked_writes import set_item
@@ -211,6 +211,7 @@ class _JointTracer:
         self._passed: list[int] = []
         self._inputs: list[Any] = []
         self._bound: dict[fx.Node, Any] = {}
+        self._lines = ForwardLines()
         self._attributes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         found = match_attention(gm) if fuses_attention else []
         self._attention = {attention.nodes[-1]: attention for attention in found}
@@ -378,6 +379,7 @@ class _JointTracer:
     def _enter(self, node: fx.Node) -> None:
         where, region = node.meta.get("where", ""), node.meta.get("region", 0)
         self._tracer.where = Place(where, region) if region else where
+        self._lines.note(where)
 
     def _attend(self, attention: Attention) -> None:
         """Make one call of a fused kernel instead of several, or these in order."""
@@ -602,6 +604,7 @@ class _JointTracer:
             if argument.requires_grad and argument.position < step.first
         ]
         leaves += [fake for _, fake in self._attributes.values() if fake.requires_grad]
+        self._lines.note("")  # nodes that follow belong to no line of the forward
         with torch.enable_grad():
             gradients = list(self._run_engine(outputs, tangents, leaves, creates_graph=True))
         with self._tracer:
@@ -669,43 +672,14 @@ class _JointTracer:
             for k, out in enumerate(outputs)
         ]
         tracer.where = Place("", in_backward=True)
-        functions = self._mark_functions(outputs)
+        places = mark_places(outputs, self._lines, tracer)
         try:
             gradients = self._run_engine(outputs, tangents, leaves)
         finally:
-            for hook in functions:
+            for hook in places:
                 hook.remove()
         values = [None if grad is None else grad.value for grad in gradients]  # type: ignore[attr-defined]
         return positions, values, [tangent.value for tangent in tangents]  # type: ignore[misc]
-
-    def _mark_functions(self, outputs: Sequence[Any]) -> list[Any]:
-        """Have the calls of each custom Function that takes several gradients carry its number."""
-        hooks: list[Any] = []
-        for number, node in enumerate(_functions_of_many(outputs), 1):
-
-            def enter(gradients: Any, number: int = number) -> None:
-                self._tracer.where = Place("", in_backward=True, function=number)
-
-            def leave(gradients: Any, tangents: Any) -> None:
-                self._tracer.where = Place("", in_backward=True)
-
-            hooks += [node.register_prehook(enter), node.register_hook(leave)]
-        return hooks
-
-
-def _functions_of_many(outputs: Sequence[Any]) -> list[Any]:
-    """The nodes of custom Functions with several results, below `outputs`."""
-    pending = list(dict.fromkeys(out.grad_fn for out in outputs))
-    seen = set(pending)
-    result = []
-    while pending:
-        node = pending.pop()
-        if isinstance(node, BackwardCFunction) and len(node._input_metadata) > 1:  # type: ignore[attr-defined]
-            result.append(node)
-        below = dict.fromkeys(child for child, _ in node.next_functions if child is not None)
-        pending += [child for child in below if child not in seen]
-        seen.update(below)
-    return result
 
 
 def _tangent_spec(spec: Spec) -> Spec:

@@ -28,7 +28,6 @@ from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
 from flambeau_autograd.unalias_outputs import cloned
 from flambeau_prims.flex_attention import values_of_scores
 from flambeau_prims.graph import Graph, Node, Value, map_values
-from flambeau_prims.sizes import Expr
 from flambeau_prims.symbols import missing_symbols
 
 if TYPE_CHECKING:
@@ -320,12 +319,44 @@ def copied(
     return Graph([own[value] for value in inputs], result, own_gradients, [], env, "backward")
 
 
-def describe(part: Partition) -> str:
-    """What the forward saves for the backward and what the backward recomputes, on one line.
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor that the forward keeps for the backward: its name in the graphs, the operator and
+    the user's line that made it, and its bytes at the traced sizes.
+    """
+
+    name: str
+    operator: str
+    line: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """What the forward saves for the backward beyond its inputs, and the operators of the calls
+    that the backward recomputes. As text it is one line:
 
     saves 2 tensors (4,096 bytes), recomputes 3 calls (2 mul, 1 exp)
     """
-    saved = {position for kind, position in part.saved if kind == "output"}
+
+    saved: tuple[SavedTensor, ...]
+    recomputed: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        calls = ", ".join(f"{count} {name}" for name, count in self.recomputed)
+        total = sum(count for _, count in self.recomputed)
+        size = sum(tensor.bytes for tensor in self.saved)
+        return (
+            f"saves {_count(len(self.saved), 'tensor')} ({size:,} bytes), "
+            f"recomputes {_count(total, 'call')}" + (f" ({calls})" if calls else "")
+        )
+
+
+def summarize(part: Partition) -> PartitionSummary:
+    """What a partition saves and recomputes."""
+    saved = dict.fromkeys(position for kind, position in part.saved if kind == "output")
+    outputs = dict.fromkeys(part.forward.outputs[position] for position in saved)
+    values = [value for value in outputs if isinstance(value, Value)]
     # Values keep their names in both graphs.
     computed = {out.name for node in part.forward.nodes for out in node.outputs if out is not None}
     repeated = Counter(
@@ -333,19 +364,14 @@ def describe(part: Partition) -> str:
         for node in part.backward.nodes
         if any(out is not None and out.name in computed for out in node.outputs)
     )
-    calls = ", ".join(f"{count} {name}" for name, count in repeated.most_common())
-    return (
-        f"saves {_count(len(saved), 'tensor')} ({saved_bytes(part):,} bytes), "
-        f"recomputes {_count(repeated.total(), 'call')}" + (f" ({calls})" if calls else "")
-    )
+    return PartitionSummary(tuple(map(_saved, values)), tuple(repeated.most_common()))
+
+
+def _saved(value: Value) -> SavedTensor:
+    node = value.producer
+    operator, line = ("input", "") if node is None else (str(node.op), str(node.where))
+    return SavedTensor(value.name, operator, line, size_in_bytes(value))
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def saved_bytes(part: Partition) -> int:
-    """Bytes the forward keeps for the backward beyond its inputs, at the traced sizes."""
-    kept = {position for kind, position in part.saved if kind == "output"}
-    values = {part.forward.outputs[position] for position in kept}
-    return sum(size_in_bytes(value) for value in values if not isinstance(value, (int, Expr)))

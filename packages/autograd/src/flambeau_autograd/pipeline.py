@@ -24,7 +24,7 @@ from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
 from flambeau_autograd.pad_products import pad_products
-from flambeau_autograd.partition import describe, partition
+from flambeau_autograd.partition import partition, summarize
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
 from flambeau_autograd.runtime_wrappers import Training, wrap_training
@@ -177,7 +177,7 @@ def _compile(
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
     parameters = {("input", at) for at, x in enumerate(given) if isinstance(x, torch.nn.Parameter)}
     part, always = _partition(joint, traced, options, reads, parameters)
-    gm.meta["partition"] = describe(part)
+    gm.meta["partition"] = summarize(part)
     if options.check:
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")

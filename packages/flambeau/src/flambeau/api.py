@@ -115,7 +115,7 @@ def compile(
         return _compile_class(model, again)
     model = _original(model)
     region = name or str(getattr(model, "__qualname__", type(model).__qualname__))
-    report = Report(region, debug_folder_of(region, resolved.environment))
+    report = Report(region, debug_folder_of(region, resolved.environment), resolved.runtime)
     compiled = _compile_callable(model, chosen, resolved, report)
     return CompiledModule(model, compiled, again) if isinstance(model, nn.Module) else compiled
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from flambeau_prims.graph import Graph
     from flambeau_runtime import Program
     from flambeau_runtime.tuning.contest import Tuner
+    from flambeau_runtime.tuning.table import TuningTable
 
 GraphCompiler: TypeAlias = "Callable[[Graph, str], Compiled]"
 BackendFactory: TypeAlias = "Callable[[Context], Backend]"
@@ -137,6 +138,7 @@ def inductor(context: Context) -> Backend:
                     stored_graphs.write_program(graph_report, graph, kind, program, context)
             if graph_report.folder is not None:
                 graph_report.folder.lowered(graph, program, context.options.inductor)
+            graph_report.functional[len(graph_report.programs)] = graph
             graph_report.programs.append(program)
             if wanted("schedule", environment):
                 compiler_module = import_apart("flambeau_inductor.compile")
@@ -175,8 +177,9 @@ def tuner_of(context: Context) -> Tuner | None:
     if not context.options.inductor.tunes:
         return None
 
-    def report(table: str) -> None:
-        emit("autotune", table, environment)
+    def report(table: TuningTable) -> None:
+        context.report.tables.append(table)
+        emit("autotune", str(table), environment)
         if not is_shown("autotune", environment):
             sys.stderr.write(f"{table}\n")
 

@@ -17,12 +17,25 @@ import dataclasses
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau.api import compile
+from flambeau.explanation import (
+    BreakExplanation,
+    EventExplanation,
+    ExplanationData,
+    ExternExplanation,
+    GraphExplanation,
+    GuardExplanation,
+    RecompileExplanation,
+    count_text,
+)
+from flambeau.explanation_text import explanation_text
 from flambeau.module import CompiledModule
+from flambeau.program_explanation import explain_program
 from flambeau.report import report_of
 from flambeau_capture import state_of
 from flambeau_capture.guards.kinds import guard_text
@@ -35,102 +48,15 @@ from flambeau_runtime.program import Extern
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau.report import Fallback, GraphReport
-    from flambeau_capture.events import Event, GuardFailure
+    from flambeau.kernel_times import Times
+    from flambeau.report import GraphReport
+    from flambeau_capture.events import Event
     from flambeau_capture.record import Break
     from flambeau_runtime.program import Program
 
 
 @dataclass(frozen=True)
-class GuardExplanation:
-    """One guard: its whole text, its kind, what it protects (`L['x']`), and the user's line that
-    reads that ("" for arguments).
-    """
-
-    text: str
-    kind: str
-    protects: str
-    where: str
-
-    def __str__(self) -> str:
-        return f"{self.text} (read at {self.where})" if self.where else self.text
-
-
-@dataclass(frozen=True)
-class ExternExplanation:
-    """Calls of one operator that no generated kernel computes, and why none does."""
-
-    operator: str
-    calls: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.operator} ({_count(self.calls, 'call')}): {self.reason}"
-
-
-@dataclass(frozen=True)
-class GraphExplanation:
-    """One graph that was handed to the backend.
-
-    calls: its torch-level calls; `nodes` counts its inputs and outputs, too.
-    code: the graph as Python text.
-    seconds: of each stage: capture, autograd, inductor, build; or backend, if it is not ours.
-    kernels: their names.
-    cache_hits, cache_misses: what the build found in the cache on disk, and what not.
-    fallback: why the graph runs eagerly, if it does.
-    ends: the place and id of the graph break that ends it, "" if it ends with the function.
-    externs: calls of ATen in its Programs, and why no kernel computes them.
-    partitions: what each forward saves for its backward, and what the backward recomputes.
-    launches: how each of its Programs is launched on a GPU: as one CUDA graph, or why not.
-    memory: what each of its Programs holds at its peak, if that depends on no size of the call.
-    assumes: what it checks of data, where the program would otherwise go another way.
-    specialises: sizes that are guarded to be what they were on the compiled call, each with the
-        operator that takes no symbolic ones.
-    stored: with the option graph_cache, "read" or "written", or why the cache does not keep it.
-    stored_entry: the same of the whole entry, of which the graph is a part: where that is read,
-        nothing is captured, and there is no `code`.
-    """
-
-    calls: int
-    nodes: int
-    code: str
-    guards: tuple[GuardExplanation, ...]
-    seconds: dict[str, float]
-    kernels: tuple[str, ...]
-    cache_hits: int
-    cache_misses: int
-    fallback: Fallback | None
-    ends: str
-    externs: tuple[ExternExplanation, ...] = ()
-    partitions: tuple[str, ...] = ()
-    launches: tuple[str, ...] = ()
-    memory: tuple[str, ...] = ()
-    assumes: tuple[str, ...] = ()
-    specialises: tuple[str, ...] = ()
-    stored: str = ""
-    stored_entry: str = ""
-
-
-@dataclass(frozen=True)
-class BreakExplanation:
-    """Why a frame runs partly eagerly: id, cause and place in the user's terms, and a hint."""
-
-    id: str
-    cause: str
-    where: str
-    hint: str
-
-
-@dataclass(frozen=True)
-class RecompileExplanation:
-    """Why a call was recompiled: for each entry the failed guard, expected and actual."""
-
-    failures: tuple[GuardFailure, ...]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(ExplanationData):
     """What compiling did. `str()` is for people, `to_json()` for programs; `result` is what the
     explained call returned.
 
@@ -138,12 +64,6 @@ class Explanation:
     its calls.
     """
 
-    name: str
-    graphs: tuple[GraphExplanation, ...]
-    breaks: tuple[BreakExplanation, ...]
-    recompiles: tuple[RecompileExplanation, ...]
-    events: tuple[str, ...]
-    seconds: float
     result: Any = None
     compiled: Callable[..., Any] | None = field(default=None, repr=False)
 
@@ -151,6 +71,26 @@ class Explanation:
         """Call what is explained, and explain it again."""
         assert self.compiled is not None
         return _explanation(self.compiled, self.compiled(*args, **kwargs))
+
+    def to_html(self, path: str | Path, *, measure: bool = False) -> Path:
+        """Write all of it as one page, which needs no other file and no network; returns its path.
+
+        `measure`: first time each kernel alone, on random inputs, and say which share of the
+        memory's bandwidth it reaches.
+        """
+        # Not for those who ask for no page.
+        from flambeau.report_page.page import page_html
+
+        times: Times = {}
+        if measure:
+            from flambeau.kernel_times import measure_kernels
+
+            assert self.compiled is not None
+            report = report_of(self.compiled)
+            times = measure_kernels(report, report.runtime_options)
+        file = Path(path)
+        file.write_text(page_html(self, times), encoding="utf-8")
+        return file
 
     def to_json(self, indent: int | None = None) -> str:
         """Everything but the result and the callable, as JSON."""
@@ -163,22 +103,13 @@ class Explanation:
 
     def __str__(self) -> str:
         counts = ", ".join(
-            _count(len(items), noun)
+            count_text(len(items), noun)
             for items, noun in (
                 (self.graphs, "graph"), (self.breaks, "break"), (self.recompiles, "recompile"),
             )
         )  # fmt: skip
-        lines = [f"{self.name}: {counts}, {self.seconds:.2f} s"]
-        for index, graph in enumerate(self.graphs):
-            lines += _graph_lines(index, graph)
-        for reason in self.breaks:
-            lines.append(f"break: {reason.where}: {reason.cause} [{reason.id}]")
-            lines += [f"  hint: {reason.hint}"] * bool(reason.hint)
-        lines += [event for event in self.events if event.startswith("plain_launch: ")]
-        for recompile in self.recompiles:
-            lines.append(f"recompile, {recompile.seconds:.2f} s, because")
-            lines += [f"  {failure}" for failure in recompile.failures]
-        return "\n".join(lines)
+        head = f"{self.name}: {counts}, {self.seconds:.2f} s"
+        return explanation_text(head, self)
 
 
 def explain(model: Callable[..., Any], **arguments: Any) -> Any:
@@ -238,6 +169,11 @@ def _explanation(compiled: Callable[..., Any], result: Any) -> Explanation:
         ),
         events=tuple(f"{event.kind}: {event.text}" for event in events),
         seconds=sum(event.seconds for event in events),
+        timeline=tuple(
+            EventExplanation(event.kind, event.text, noted, event.capture_seconds, event.seconds)
+            for noted, event in report.arrivals
+        ),
+        tables=tuple(report.tables),
         result=result,
         compiled=compiled,
     )
@@ -261,7 +197,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         cache_misses=graph.cache.misses,
         fallback=graph.fallback,
         externs=_externs(graph),
-        partitions=tuple(graph.partitions),
+        partitions=tuple(map(str, graph.partitions)),
         launches=tuple(filter(None, (launch() for launch in graph.launches))),
         memory=tuple(_memory(program) for program in graph.programs if not program.symbols),
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
@@ -269,6 +205,12 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         specialises=() if entry is None else entry.specialised,
         stored=graph.stored,
         stored_entry="" if entry is None else entry.stored,
+        programs=tuple(
+            explain_program(program, graph.functional.get(number))
+            for number, program in enumerate(graph.programs)
+        ),
+        savings=tuple(graph.partitions),
+        spans=tuple(graph.seconds.spans),
     )
 
 
@@ -328,33 +270,3 @@ def _stages(seconds: dict[str, float]) -> dict[str, float]:
 
 def _break(reason: Break) -> BreakExplanation:
     return BreakExplanation(reason.id, reason.cause, reason.where, reason.hint)
-
-
-def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
-    seconds = ", ".join(f"{stage} {value:.2f} s" for stage, value in graph.seconds.items())
-    ends = f"; ends at {graph.ends}" if graph.ends else ""
-    lines = [f"graph {index}: {_count(graph.calls, 'call')}; {seconds}{ends}"]
-    if graph.fallback is not None:
-        lines.append(f"  runs eagerly: {graph.fallback}")
-        lines += [f"  hint: {graph.fallback.hint}"] * bool(graph.fallback.hint)
-    if graph.kernels:
-        cache = f"cache: {graph.cache_hits} hits, {graph.cache_misses} misses"
-        lines.append(f"  kernels: {', '.join(graph.kernels)} ({cache})")
-    if graph.externs:
-        lines += ["  calls of ATen:", *(f"    {extern}" for extern in graph.externs)]
-    lines += [f"  backward: {partition}" for partition in graph.partitions]
-    lines += [f"  {line}" for line in (*graph.launches, *graph.memory)]
-    if graph.stored:
-        lines.append(f"  in the cache: {graph.stored}")
-    if graph.stored_entry:
-        lines.append(f"  its entry in the cache: {graph.stored_entry}")
-    if graph.assumes:
-        lines += ["  assumes of data:", *(f"    {assumption}" for assumption in graph.assumes)]
-    if graph.specialises:
-        lines += ["  specialises:", *(f"    {text}" for text in graph.specialises)]
-    lines.append("  guards:")
-    return lines + [f"    {guard}" for guard in graph.guards]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

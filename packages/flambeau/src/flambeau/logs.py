@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from flambeau.environment import topics_named
@@ -76,6 +77,7 @@ def listener(report: Report, environment: Environment) -> Callable[[Event], None
     name = report.name
 
     def listen(event: Event) -> None:
+        report.arrivals.append((time.perf_counter(), event))
         if report.folder is not None:
             report.folder.note(event)
         took = f" ({event.seconds:.3f} s)" if event.seconds else ""

@@ -12,6 +12,7 @@ from flambeau_capture.compiled import state_of
 from flambeau_capture.events import Event
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_runtime.cache import CacheUse
+from flambeau_runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     import torch
 
     from flambeau.debug_folder import DebugFolder, GraphFolder
+    from flambeau_autograd.partition import PartitionSummary
     from flambeau_capture.compiled import CompiledState
+    from flambeau_prims.graph import Graph
+    from flambeau_runtime.tuning.table import TuningTable
 
 _LOG = logging.getLogger("flambeau.cudagraphs")
 
@@ -36,6 +40,23 @@ class Fallback:
         return f"{self.text} [{self.reason}]"
 
 
+@dataclass(frozen=True)
+class Span:
+    """A stage of a compile: when it began, by `time.perf_counter`, and how long it took."""
+
+    stage: str
+    started: float
+    seconds: float
+
+
+class StageSeconds(dict[str, float]):
+    """The seconds of each stage of a graph's compile; `spans` says when each ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spans: list[Span] = []
+
+
 @dataclass
 class GraphReport:
     """One graph for the backend: its calls, the seconds of each stage, the fallback's reason."""
@@ -43,13 +64,17 @@ class GraphReport:
     gm: torch.fx.GraphModule | None
     """None where the whole entry has been read from the cache."""
     calls: int
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: StageSeconds = field(default_factory=StageSeconds)
     programs: list[Any] = field(default_factory=list)
     """The Programs that the inductor backend made of it: inference, or forward and backward."""
+    functional: dict[int, Graph] = field(default_factory=dict)
+    """The functional graph that a Program was compiled from, by the Program's number; none for a
+    Program that was read with its captured graph.
+    """
     launches: list[Callable[[], str | None]] = field(default_factory=list)
     """How each Program is launched on a GPU, by now: a line, or None."""
-    partitions: list[str] = field(default_factory=list)
-    """What is saved for the backward, and what is recomputed in it: a line for each forward."""
+    partitions: list[PartitionSummary] = field(default_factory=list)
+    """What is saved for the backward, and what is recomputed in it: one for each forward."""
     cache: CacheUse = field(default_factory=CacheUse)
     """What the build of its kernels found in the cache, and what not."""
     fallback: Fallback | None = None
@@ -63,10 +88,21 @@ class GraphReport:
 class Report:
     """The graphs of one compiled callable, in the order in which they were compiled."""
 
-    def __init__(self, name: str, folder: DebugFolder | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: DebugFolder | None = None,
+        runtime_options: RuntimeOptions | None = None,
+    ) -> None:
         self.name = name
+        self.runtime_options = runtime_options or RuntimeOptions()
+        """How its Programs are built and loaded."""
         self.folder = folder
         """Where each stage of each graph is written, if the environment asks for it."""
+        self.tables: list[TuningTable] = []
+        """What was measured, in order."""
+        self.arrivals: list[tuple[float, Event]] = []
+        """Each event, and when it was noted, by `time.perf_counter`."""
         self._graphs: list[GraphReport] = []
         self._lock = fork_safe_lock()
         self.note: Callable[[Event], None] = self._log
@@ -113,7 +149,7 @@ class Report:
 class Stopwatch:
     """`with Stopwatch(graph.seconds, "inductor"):` adds the block's seconds to that stage."""
 
-    def __init__(self, seconds: dict[str, float], stage: str) -> None:
+    def __init__(self, seconds: StageSeconds, stage: str) -> None:
         self._seconds = seconds
         self._stage = stage
 
@@ -123,6 +159,7 @@ class Stopwatch:
     def __exit__(self, *exception: object) -> None:
         elapsed = time.perf_counter() - self._started
         self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + elapsed
+        self._seconds.spans.append(Span(self._stage, self._started, elapsed))
 
 
 _REPORTS: weakref.WeakKeyDictionary[CompiledState, Report] = weakref.WeakKeyDictionary()

@@ -34,7 +34,7 @@ import torch
 from flambeau.compile_context import start_graph
 from flambeau.logs import emit, wanted
 from flambeau.progress import building
-from flambeau.report import Stopwatch
+from flambeau.report import StageSeconds, Stopwatch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
 from flambeau_capture import torch_state
@@ -121,7 +121,7 @@ def _read(
         program = program_json.decode(data["program"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    seconds: dict[str, float] = {}
+    seconds = StageSeconds()
     use = CacheUse()
     try:
         with (

@@ -9,7 +9,7 @@ aten.mm.out(...); free ...
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
+    from flambeau_inductor.scheduler.groups import Group
     from flambeau_prims.kernel_launches import LaunchOperator
     from flambeau_prims.spec import Spec
+
+_Step = TypeVar("_Step", bound=rt.Step)
 
 
 def emit_program(
@@ -104,6 +107,16 @@ def _is_narrow(launch: ScheduledKernel, lowered: Lowered) -> bool:
     return all(extent < 2**31 - 1 for extent in extents)
 
 
+def with_computed(step: _Step, groups: list[Group]) -> _Step:
+    """A launch or a call of ATen, with the values that it computes and the user's lines."""
+    if not isinstance(step, (rt.Launch, rt.Extern)):
+        return step
+    calls = {call: None for group in groups for call in group.computes}
+    values = (out.name for call in calls for out in call.outputs if out is not None)
+    lines = dict.fromkeys(str(call.where) for call in calls if call.where)
+    return replace(step, computes=tuple(values), lines=tuple(lines))
+
+
 class _Emitter:
     def __init__(
         self, schedule: Schedule, options: InductorOptions, backends: dict[str, KernelBackend]
@@ -122,7 +135,7 @@ class _Emitter:
         self.scratch: dict[str, int] = {}
 
     def emit(self) -> rt.Program:
-        lowered, memory = self.lowered, self.schedule.memory
+        schedule, lowered, memory = self.schedule, self.lowered, self.schedule.memory
         for name in lowered.inputs:
             if name in lowered.buffers:
                 self.declare(name)
@@ -131,13 +144,15 @@ class _Emitter:
         launches = self.launches({s: k for s, k in kernels.items() if s not in combined})
         launches |= {run[-1]: launch for run, launch in combined.values()}
         waiting: list[str] = []
-        for step, group in enumerate(self.schedule.groups):
+        for step, group in enumerate(schedule.groups):
             for allocation in memory.allocate[step]:
                 self.allocate(allocation)
             if step in launches:
-                self.launch(launches[step])
+                parts = combined[step][0] if step in combined else [step]
+                self.launch(with_computed(launches[step], [schedule.groups[n] for n in parts]))
             elif group.is_extern:
                 self.extern(group.nodes[0])  # type: ignore[arg-type]
+                self.steps[-1:] = [with_computed(self.steps[-1], [group])]
             waiting += memory.free[step]
             if step in combined and step != combined[step][0][-1]:
                 continue  # other parts of the launch come

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.indexing.sizes import SizeTable
     from flambeau_inductor.ir import Axis, Body, Integer
     from flambeau_prims.graph import Graph
+    from flambeau_prims.graph import Node as GraphNode
     from flambeau_prims.spec import Size, Spec
     from flambeau_runtime.program import Symbol
 
@@ -48,6 +49,8 @@ class LoopNest:
     """The number of shares of the outer points (`ir.LoopKernel.shares`)."""
     host_reads: tuple[str, ...] = ()
     """Buffers on the CPU whose elements a launch passes by value (`elements.host_value`)."""
+    computes: dict[GraphNode, None] = field(default_factory=dict)
+    """The calls of the graph that it computes: its result's, and those inlined into it."""
     loads: dict[str, list[Load | Store]] = field(init=False)
     """By buffer, what reads it: a scatter changes what is there."""
     stores: dict[str, list[Store]] = field(init=False)
@@ -140,6 +143,8 @@ class ExternCall:
     mutates: tuple[str, ...] = ()
     attention: Attention | None = None
     """What a kernel of our own computes instead of a library; `out` are its results."""
+    computes: dict[GraphNode, None] = field(default_factory=dict)
+    """The calls of the graph that it computes."""
 
     @property
     def relies_on_checks(self) -> bool:

@@ -133,12 +133,18 @@ class View:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run a kernel. `grid` is for GPU kernels: up to three Dims; CPU kernels parallelise inside."""
+    """Run a kernel. `grid` is for GPU kernels: up to three Dims; CPU kernels parallelise inside.
+
+    For people only: `computes` names the values of the compiled graph that the kernel computes,
+    `lines` the user's lines behind them ("model.py:12").
+    """
 
     kernel: str
     buffers: tuple[str, ...]
     ints: tuple[Dim, ...] = ()
     grid: tuple[Dim, ...] = ()
+    computes: tuple[str, ...] = field(default=(), compare=False)
+    lines: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,8 @@ class Extern:
     Device("cpu"), Layout("strided"), MemoryFormat("channels_last"). `outputs` names the results
     (None: dropped).
     If `out` is set the overload is an out= variant that writes the named, already allocated
-    tensors, given under these keyword names; then `outputs` is empty.
+    tensors, given under these keyword names; then `outputs` is empty. `computes` and `lines` are as
+    a Launch's.
     """
 
     op: str
@@ -158,6 +165,8 @@ class Extern:
     kwargs: dict[str, Any] = field(default_factory=dict, hash=False)
     outputs: tuple[str | None, ...] = ()
     out: tuple[tuple[str, str], ...] = ()
+    computes: tuple[str, ...] = field(default=(), compare=False)
+    lines: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

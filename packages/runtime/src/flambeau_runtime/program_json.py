@@ -17,7 +17,7 @@ from typing import Any
 from flambeau_runtime import program as program_types
 from flambeau_runtime.program import Program
 
-FORMAT = 6
+FORMAT = 7
 
 _TYPES = {
     name: cls

@@ -12,7 +12,7 @@ import torch
 from flambeau_runtime import Program, RuntimeOptions
 from flambeau_runtime.tuning.contest import Candidate, Contest, DeviceFacts
 from flambeau_runtime.tuning.sampling import Sampling
-from flambeau_runtime.tuning.table import Outcome, format_table
+from flambeau_runtime.tuning.table import Outcome, TuningTable
 from flambeau_runtime.tuning.tuner import MeasuringTuner, fastest, relative_error
 
 
@@ -88,7 +88,7 @@ class Table:
     def __init__(self, tmp_path: Path, seconds: float = 1000.0, drift: float = 0.0) -> None:
         self.clock = Clock()
         self.bench = FakeBench(self.clock, drift)
-        self.reports: list[str] = []
+        self.reports: list[TuningTable] = []
         self.tuner = MeasuringTuner(
             {"cuda": self.bench}, RuntimeOptions(cache_dir=tmp_path / "cache"), seconds=seconds,
             report=self.reports.append, clock=self.clock,
@@ -101,7 +101,7 @@ class Table:
 def test_the_fastest_is_chosen_and_printed_first(tmp_path: Path) -> None:
     table = Table(tmp_path)
     assert table.choose(contest("library 2.0", "a 1.5", "b 1.0", "c 3.0")) == [2]
-    (text,) = table.reports
+    (text,) = map(str, table.reports)
     lines = text.splitlines()
     assert lines[0] == "AUTOTUNE mm(4x4, 4x4)"
     assert lines[1:5] == [
@@ -163,7 +163,7 @@ def test_times_of_other_programs_are_not_a_candidate_s(tmp_path: Path) -> None:
     """The first samples of the library take time slices; that makes no slower candidate faster."""
     table = interrupted(tmp_path, 10, "library")
     assert table.choose(contest("library 0.27", "a 1.5")) == [0]
-    assert "library 0.27 0.2700 ms" in table.reports[0]
+    assert "library 0.27 0.2700 ms" in str(table.reports[0])
     assert interrupted(tmp_path, 40).choose(contest("library 0.27", "a 0.2", key="b")) == [1]
 
 
@@ -211,7 +211,7 @@ def test_a_first_candidate_that_never_stable_is_replaced_by_much_faster_ones_onl
 def test_what_is_not_right_is_never_chosen(tmp_path: Path, name: str, reason: str) -> None:
     table = Table(tmp_path)
     assert table.choose(contest("library 1.0", name, "a 0.5")) == [2]
-    assert f"  {name} rejected: {reason}" in table.reports[0].splitlines()
+    assert f"  {name} rejected: {reason}" in str(table.reports[0]).splitlines()
 
 
 def test_choices_are_kept(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_without_memory_nothing_changes(tmp_path: Path, monkeypatch: pytest.Monk
     table = Table(tmp_path)
     monkeypatch.setattr(table.bench, "inputs", no_memory)
     assert table.choose(contest("library 1.0", "a 0.5")) == [0]
-    assert table.reports == ["AUTOTUNE mm(4x4, 4x4)\n  not measured: no memory"]
+    assert list(map(str, table.reports)) == ["AUTOTUNE mm(4x4, 4x4)\n  not measured: no memory"]
 
 
 def test_the_first_candidate_must_be_built(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_the_first_candidate_must_be_built(tmp_path: Path) -> None:
 
 def test_nothing_measured_means_the_first() -> None:
     assert fastest([Outcome("a", None), Outcome("b", 1.0)], 0.01) == 0
-    text = format_table("mm", [Outcome("a", None)], 0, 0.0, 0.0)
+    text = str(TuningTable("mm", (Outcome("a", None),)))
     assert "a not measured" in text
 
 

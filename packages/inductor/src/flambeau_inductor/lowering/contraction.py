@@ -222,8 +222,9 @@ class _Contraction:
             outer, inner, body = split_axes(outer, inner, body)
         # A factor that the kernel computes is rounded as the graph says: so it is multiplied.
         return LoopNest(
-            call.order, call.device, outer, inner, body, label, call.where, keeps_casts=True
-        )
+            call.order, call.device, outer, inner, body, label, call.where, keeps_casts=True,
+            computes=call.computes,
+        )  # fmt: skip
 
     def added(self, ref: TensorRef) -> str:
         """An element of what is added, broadcast: to a convolution, one of each channel."""

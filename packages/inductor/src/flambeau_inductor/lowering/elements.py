@@ -75,6 +75,7 @@ class Elements:
         self.mask: str | None = None
         self.labels: dict[str, None] = {}
         self.host_reads: dict[str, None] = {}
+        self.computed: dict[Node, None] = {}
         self._memo: dict[tuple[Value, Index, str | None], str] = {}
 
     def element(self, value: Value, index: Index) -> str:
@@ -99,6 +100,7 @@ class Elements:
         rule = ELEMENT_RULES.get(node.op.name)
         if rule is None:
             raise NotImplementedError(f"{node.op} has no element rule")
+        self.computed[node] = None
         if node.op.kind.value != "view":
             self.labels[node.op.name] = None
         return rule(self, node, index)

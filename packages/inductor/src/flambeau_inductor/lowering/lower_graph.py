@@ -93,7 +93,10 @@ class _GraphLowering:
                 self.memory[value] = self.declare(name, value.spec, "input")
             self.lowered.inputs.append(name)
         for node in graph.nodes:
+            first = len(self.lowered.nodes)
             self.lower_node(node)
+            for made in self.lowered.nodes[first:]:
+                made.computes[node] = None
         self.lower_outputs()
         self.lower_writes()
         self.declare_host_values()
@@ -385,6 +388,7 @@ class _GraphLowering:
             label,
             where,
             host_reads=tuple(elements.host_reads),
+            computes=elements.computed,
         )
         self.lowered.nodes.append(nest)
         return nest

@@ -88,4 +88,7 @@ def packing_nest(
     value = builder.load(factor.buffer, address, spec.dtype, inside)
     builder.store(packed.name, packed.address(index), value)
     axes = tuple(Axis(i, size) for i, size in zip(index, shape, strict=True) if size != 1)
-    return LoopNest(call.order, call.device, axes, (), builder.finish(), "pack", call.where)
+    return LoopNest(
+        call.order, call.device, axes, (), builder.finish(), "pack", call.where,
+        computes=call.computes,
+    )  # fmt: skip

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.ir import Axis, Integer
     from flambeau_inductor.nodes import Lowered, Node
+    from flambeau_prims.graph import Node as GraphNode
 
 Mapping = dict[sympy.Symbol, sympy.Expr]
 """Axis symbol -> expression in other axes."""
@@ -92,6 +93,11 @@ class Group:
     def device(self) -> str:
         """The device that all members run on."""
         return self.members[0][0].device
+
+    @property
+    def computes(self) -> dict[GraphNode, None]:
+        """The calls of the graph that its members compute."""
+        return {call: None for node in self.nodes for call in node.computes}
 
     @property
     def label(self) -> str:

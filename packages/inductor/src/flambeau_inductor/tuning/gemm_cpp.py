@@ -349,8 +349,9 @@ class CppWays(ProductWays):
         reads = {arg.buffer for arg in args if isinstance(arg, TensorRef)}
         call = self.call
         return ExternCall(
-            call.order, op, args, {}, (result,), (), reads, call.device, where=call.where
-        )
+            call.order, op, args, {}, (result,), (), reads, call.device, where=call.where,
+            computes=call.computes,
+        )  # fmt: skip
 
 
 def has_fast_kernels(dtype: torch.dtype) -> bool:

@@ -22,7 +22,7 @@ import torch
 
 from flambeau_runtime.cache import Cache, binding, key_of
 from flambeau_runtime.tuning.inputs import fill_indices
-from flambeau_runtime.tuning.table import Outcome, format_table
+from flambeau_runtime.tuning.table import Outcome, TuningTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ class MeasuringTuner:
 
     def __init__(
         self, benches: Mapping[str, Bench], options: RuntimeOptions, *, seconds: float,
-        report: Callable[[str], None], clock: Callable[[], float] = time.perf_counter,
+        report: Callable[[TuningTable], None], clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self.benches = benches
         self.cache = Cache(options.cache_dir)
@@ -179,7 +179,7 @@ class MeasuringTuner:
             try:
                 complete = self.measure(contest, measured, deadline)
             except torch.OutOfMemoryError as error:
-                self.report(f"AUTOTUNE {contest.title}\n  not measured: {error}")
+                self.report(TuningTable(contest.title, problem=str(error)))
                 yield 0
                 continue
             bench = self.bench(contest.device)
@@ -193,8 +193,8 @@ class MeasuringTuner:
             chosen = fastest(outcomes, bench.noise if stable else UNSTABLE_NOISE)
             if complete and not any(each.reason == LATE for each in measured):
                 self.store(contest, outcomes, chosen)
-            table = format_table(contest.title, outcomes, chosen, building, self.clock() - start)
-            self.report(table)
+            measuring = self.clock() - start
+            self.report(TuningTable(contest.title, tuple(outcomes), chosen, building, measuring))
             yield chosen
 
     def measure(self, contest: Contest, measured: list[Measured], deadline: float) -> bool:

@@ -1,0 +1,89 @@
+"""The place of each call of a joint graph's backward: the user's line whose forward it belongs to,
+and the number of the custom Function that makes it.
+
+y = x.sin()          # model.py:3       grad_fn SinBackward, sequence number 7
+->  cos, mul of the backward: Place("model.py:3", in_backward=True)
+
+Relies on autograd's sequence numbers: nodes that a call of the forward made have numbers between
+those before and after the call.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from flambeau_prims.graph import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from flambeau_prims.tracer import Tracer
+
+
+class ForwardLines:
+    """The user's line of each call of the forward, by the sequence number before it."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._lines: list[str] = []
+
+    def note(self, line: str) -> None:
+        """A call of this line begins."""
+        self._numbers.append(torch.autograd._get_sequence_nr())
+        self._lines.append(line)
+
+    def line_of(self, node: Any) -> str:
+        """The line that made a node of autograd; "" if none of these did."""
+        last = bisect_right(self._numbers, node._sequence_nr()) - 1
+        return self._lines[last] if last >= 0 else ""
+
+
+def mark_places(outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer) -> list[Any]:
+    """Have the tracer know the place of each call while the backward of `outputs` runs; the handles
+    of the hooks that do it.
+    """
+    handles: list[Any] = []
+    functions = 0
+    for node in _below(outputs):
+        number = 0
+        if isinstance(node, BackwardCFunction) and len(node._input_metadata) > 1:  # type: ignore[attr-defined]
+            number = functions = functions + 1
+        place = Place(lines.line_of(node), in_backward=True, function=number)
+        handles.append(node.register_prehook(_entering(tracer, place)))
+        if number:
+            # What the engine adds up behind it is no part of the Function.
+            outside = Place(str(place), in_backward=True)
+            handles.append(node.register_hook(_leaving(tracer, outside)))
+    return handles
+
+
+def _entering(tracer: Tracer, place: Place) -> Callable[[Any], None]:
+    def enter(gradients: Any) -> None:
+        tracer.where = place
+
+    return enter
+
+
+def _leaving(tracer: Tracer, place: Place) -> Callable[[Any, Any], None]:
+    def leave(gradients: Any, tangents: Any) -> None:
+        tracer.where = place
+
+    return leave
+
+
+def _below(outputs: Iterable[Any]) -> list[Any]:
+    """The nodes of autograd that the backward of `outputs` may reach."""
+    pending = list(dict.fromkeys(out.grad_fn for out in outputs))
+    seen = set(pending)
+    result = []
+    while pending:
+        node = pending.pop()
+        result.append(node)
+        below = dict.fromkeys(child for child, _ in node.next_functions if child is not None)
+        pending += [child for child in below if child not in seen]
+        seen.update(below)
+    return result
