@@ -1,4 +1,4 @@
-"""Collectives between graphs: in a process group of one."""
+"""Collectives in graphs, in process groups of one and of two; modules in parallel."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import flambeau
+from tests.programs import collectives
 from tests.worlds import World, compare, kinds
 
 if TYPE_CHECKING:
@@ -35,9 +36,96 @@ def program(x: torch.Tensor) -> Any:
 
 
 @pytest.mark.usefixtures("_group")
-def test_collectives_are_breaks() -> None:
+def test_collectives_are_calls_of_the_graph() -> None:
     compiled = compare(lambda: World(program, lambda call: (torch.randn(3),)))
-    assert kinds(compiled).count("break") == 1
+    assert kinds(compiled).count("break") == 0
+
+
+def waited(x: torch.Tensor) -> Any:
+    y = x * 2
+    dist.all_reduce(y, async_op=True).wait()  # type: ignore[union-attr]
+    return y + 1
+
+
+def of_objects(x: torch.Tensor) -> Any:
+    found = [None]
+    dist.all_gather_object(found, 3)
+    return x + found[0]
+
+
+@pytest.mark.usefixtures("_group")
+@pytest.mark.parametrize("function", [waited, of_objects])
+def test_what_hands_out_handles_or_objects_breaks(function: Any) -> None:
+    compiled = compare(lambda: World(function, lambda call: (torch.randn(3),)))
+    assert "break" in kinds(compiled)
+
+
+@pytest.mark.usefixtures("_group")
+def test_collectives_on_tensors_that_require_grad_break() -> None:
+    def make() -> World:
+        return World(program, lambda call: (torch.randn(3, requires_grad=True),))
+
+    compiled = compare(make)
+    assert "break" in kinds(compiled)
+
+
+def test_another_group_is_another_entry(tmp_path: Path) -> None:
+    """Groups have the names of those that were destroyed before."""
+    compiled = flambeau.compile(program, fullgraph=True)
+    for number in range(2):
+        store = f"file://{tmp_path / f'store{number}'}"
+        dist.init_process_group("gloo", rank=0, world_size=1, init_method=store)
+        x = torch.randn(3)
+        torch.testing.assert_close(compiled(x), program(x))
+        group = dist.new_group([0])
+
+        def within(x: torch.Tensor, group: Any = group) -> Any:
+            y = x.exp()
+            dist.all_reduce(y, group=group)
+            return y * dist.get_world_size(group)
+
+        torch.testing.assert_close(flambeau.compile(within, fullgraph=True)(x), within(x))
+        dist.destroy_process_group()
+    with pytest.raises(ValueError, match="process group has not been initialized"):
+        flambeau.compile(program)(x)
+
+
+def of_two(rank: int, folder: str) -> None:
+    """What each of two processes checks."""
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=store)
+    for each in collectives.PROGRAMS:
+        compiled = flambeau.compile(each, fullgraph=True)
+        for rows in (4, 6, 8):
+            x = torch.randn(rows, 3) + rank
+            given, own = x.clone(), x.clone()
+            torch.testing.assert_close(compiled(own), each(given), msg=each.__name__)
+            torch.testing.assert_close(own, given)
+    for loss in (collectives.functional_loss, collectives.differentiable_loss):
+        found = []
+        x, w = torch.randn(4, 3), torch.randn(3, 2)
+        for call in (loss, flambeau.compile(loss, fullgraph=True)):
+            weight = w.clone().requires_grad_()
+            value = call(x, weight)
+            value.backward()
+            found.append((value.detach(), weight.grad))
+        torch.testing.assert_close(*found)
+    group = dist.new_group([1])
+    if rank == 1:
+        x = torch.randn(3)
+
+        def alone(x: torch.Tensor) -> Any:
+            y = x * 2
+            dist.broadcast(y, 1, group=group)
+            return y + dist.get_rank(group)
+
+        torch.testing.assert_close(flambeau.compile(alone, fullgraph=True)(x), alone(x))
+    dist.destroy_process_group()
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(of_two, (str(tmp_path),), nprocs=2)
 
 
 @pytest.mark.usefixtures("_group")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.operator_facts import is_check
+from flambeau_prims.operator_facts import communicates, is_check
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.registry import aliasing
 
@@ -25,7 +25,7 @@ class Work(enum.Enum):
     POINTWISE = "pointwise"  # fuses into whatever reads it
     FACTORY = "factory"  # makes a tensor from none
     REDUCTION = "reduction"  # a pass over its operand
-    ONCE = "once"  # advances a generator, or checks the data: neither dropped, merged nor repeated
+    ONCE = "once"  # draws, checks data or communicates: neither dropped, merged nor repeated
     HEAVY = "heavy"  # a separate kernel: products, convolution, attention, sorting, scatters
 
 
@@ -55,7 +55,7 @@ def work(op: Any) -> Work:
     """The cost class of an operator; HEAVY if nothing is known of it."""
     if isinstance(op, Prim):
         return _PRIM_WORK[op.kind]
-    if torch.Tag.nondeterministic_seeded in op.tags or is_check(op):
+    if torch.Tag.nondeterministic_seeded in op.tags or is_check(op) or communicates(op):
         return Work.ONCE
     if aliasing(op).view:
         return Work.VIEW
@@ -73,7 +73,7 @@ def happens_once(node: Node) -> bool:
     """Whether the call must happen once, in its place, though nothing may read its results.
 
     It draws from a random generator (dropout with p given as 0 or 1 included), or raises where the
-    data is not as it should be.
+    data is not as it should be, or other processes wait for it.
     """
     return work(node.op) is Work.ONCE
 

@@ -261,10 +261,11 @@ _reason(
 )
 _reason(
     "distributed",
-    "a function of torch.distributed was called, or a module that communicates in its "
-    "backward pass",
-    "graphs hold no communication: collectives run between graphs, when eager runs them",
-    "none needed; what is computed between collectives is compiled",
+    "a function of torch.distributed was called that graphs do not hold, or a module that "
+    "communicates in its backward pass",
+    "graphs hold collectives of tensors that are waited for at once and record no gradient; "
+    "asynchronous ones, messages, barriers and those of objects run between graphs",
+    "none needed; what is computed between such calls is compiled",
 )
 _reason(
     "torch-state",

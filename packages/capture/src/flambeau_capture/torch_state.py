@@ -179,6 +179,17 @@ DEFAULT_STRATEGY: dict[str, Callable[[], Any]] = {
     "default_dtype": torch.get_default_dtype,
 }
 
+
+def process_groups() -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+    """(name, rank of this process, ranks of its members) of each process group."""
+    if not torch.distributed.is_initialized():
+        return ()
+    world, rank = torch.distributed.distributed_c10d._world, torch.distributed.get_rank()
+    return tuple(
+        (name, rank, tuple(world.pg_group_ranks[group])) for group, name in world.pg_names.items()
+    )
+
+
 EXTRA: dict[str, Callable[[], Any]] = {
     "autocast_cpu_dtype": lambda: torch.get_autocast_dtype("cpu"),
     "autocast_cuda_dtype": lambda: torch.get_autocast_dtype("cuda"),
@@ -195,11 +206,7 @@ EXTRA: dict[str, Callable[[], Any]] = {
     "anomaly_mode": torch.is_anomaly_enabled,
 }
 if torch.distributed.is_available():
-    EXTRA["distributed_rank"] = lambda: (
-        (torch.distributed.get_rank(), torch.distributed.get_world_size())
-        if torch.distributed.is_initialized()
-        else None
-    )
+    EXTRA["process_groups"] = process_groups
 if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
     EXTRA["saved_tensors_hooks"] = lambda: torch._C._autograd._top_saved_tensors_default_hooks(True)
 

@@ -38,6 +38,7 @@ _CHECKS = {aten._linalg_check_errors.default, aten._assert_async.default, aten._
 _LAZY = {aten._conj.default: "conj", aten._neg_view.default: "neg"}
 _UNCOUNTED = ("fused_", "amp_")
 """How the kernels' names begin that write to lists of tensors, and move no version counter."""
+_COLLECTIVES = ("_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _LIFTS = {aten.lift_fresh.default}
 
 READS_MEMORY = frozenset(
@@ -54,6 +55,13 @@ READS_MEMORY = frozenset(
 def is_check(op: Any) -> bool:
     """Whether an overload only checks data: it returns nothing, and stays in the graph."""
     return op in _CHECKS
+
+
+def communicates(op: Any) -> bool:
+    """Whether an overload is a collective, or waits for one: all processes of a group make the same
+    calls in the same order.
+    """
+    return bool(op._schema.name.startswith(_COLLECTIVES))
 
 
 class OperatorFacts:

@@ -15,7 +15,7 @@ import torch
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.kernel_launches import launch_of
-from flambeau_prims.operator_facts import is_check
+from flambeau_prims.operator_facts import communicates, is_check
 from flambeau_prims.primitives import STORED_DTYPES, Prim
 from flambeau_prims.raising import can_raise
 from flambeau_prims.rules.registry import aliasing
@@ -42,13 +42,15 @@ def op_name(op: Any) -> str:
 
 
 def has_side_effect(op: Any) -> bool:
-    """Whether a call must happen though its results are unused: random draws, checks of data."""
-    return torch.Tag.nondeterministic_seeded in op.tags or is_check(op)
+    """Whether a call must happen though its results are unused, at its place among its like: random
+    draws, checks of data, collectives.
+    """
+    return torch.Tag.nondeterministic_seeded in op.tags or is_check(op) or communicates(op)
 
 
 def may_alias(op: Any) -> bool:
-    """Whether a result may be a window on an operand's memory."""
-    return any(source is not None for source in aliasing(op).returns)
+    """Whether a result may be a window on an operand's memory, as what is waited for is."""
+    return communicates(op) or any(source is not None for source in aliasing(op).returns)
 
 
 def lower_extern(

@@ -12,9 +12,9 @@ from functools import cache
 from flambeau_prims.lazy_exports import import_apart
 
 MODULES: tuple[str, ...] = (
-    "attention", "convolution", "copy", "factory", "foreach", "forward_mode", "fourier",
-    "histogram", "index", "linalg", "loss", "matmul", "norm", "pointwise", "pool", "quantize",
-    "random", "reduction", "resample", "rnn", "softmax", "sort", "special", "view",
+    "attention", "collectives", "convolution", "copy", "factory", "foreach", "forward_mode",
+    "fourier", "histogram", "index", "linalg", "loss", "matmul", "norm", "pointwise", "pool",
+    "quantize", "random", "reduction", "resample", "rnn", "softmax", "sort", "special", "view",
 )  # fmt: skip
 
 

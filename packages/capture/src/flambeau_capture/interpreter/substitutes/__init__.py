@@ -10,6 +10,7 @@ from flambeau_capture.interpreter.substitute_registry import CODE_SUBSTITUTES, S
 from flambeau_capture.interpreter.substitutes import (
     autograd,
     class_making,
+    collectives,
     compiler_functions,
     copying,
     evaluation,
@@ -33,8 +34,8 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 )
 
 __all__ = [
-    "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "compiler_functions", "copying",
-    "dynamo_substitute", "evaluation", "higher_order", "introspection", "iterables",
-    "modules", "numbers", "output", "random", "references", "tensors", "threads", "torch_state",
-    "transforms", "triton_kernels", "user_overrides",
+    "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
+    "compiler_functions", "copying", "dynamo_substitute", "evaluation", "higher_order",
+    "introspection", "iterables", "modules", "numbers", "output", "random", "references", "tensors",
+    "threads", "torch_state", "transforms", "triton_kernels", "user_overrides",
 ]  # fmt: skip

@@ -11,7 +11,6 @@ torch. Marks of profilers are left out.
 from __future__ import annotations
 
 import inspect
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +18,6 @@ import torch.autograd.forward_ad
 import torch.autograd.graph
 import torch.autograd.profiler
 import torch.cuda.nvtx
-import torch.distributed
-import torch.nn.parallel
 import torch.profiler
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
@@ -134,46 +131,6 @@ def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
 @substitute_for(LazyModuleMixin._infer_parameters)
 def _infer_parameters(machine: Machine, args: Any, kwargs: Any) -> Any:
     raise GraphBreak("parameter-made", f"a {type(args[0]).__qualname__} meets its first input")
-
-
-_DISTRIBUTED_QUERIES = frozenset(
-    {
-        "is_available", "is_initialized", "get_rank", "get_world_size", "get_backend",
-        "is_nccl_available", "is_gloo_available", "is_mpi_available", "is_ucc_available",
-        "is_torchelastic_launched", "get_group_rank", "get_global_rank", "get_node_local_rank",
-    }
-)  # fmt: skip
-
-
-def _place_of_process(function: Any) -> Substitute:
-    """The rank or the world size: of the whole group, under a guard; other groups break."""
-
-    def answer(machine: Machine, args: Any, kwargs: Any) -> Any:
-        if any(value is not None for value in (*args, *kwargs.values())):
-            raise GraphBreak("distributed", f"call of torch.distributed.{function.__name__}")
-        machine.depend_on_state("distributed_rank")
-        return function()
-
-    return answer
-
-
-def _declare_distributed() -> None:
-    """Collectives, their setup and DistributedDataParallel run between graphs."""
-    if not torch.distributed.is_available():
-        return
-    module = torch.distributed.distributed_c10d
-    for name in module.__all__:
-        function = getattr(module, name)
-        if type(function) is FunctionType and name not in _DISTRIBUTED_QUERIES:
-            text = f"call of torch.distributed.{name}"
-            substitute_for(function)(breaking("distributed", text))
-    for function in (module.get_rank, module.get_world_size):
-        substitute_for(function)(_place_of_process(function))
-    parallel = torch.nn.parallel.DistributedDataParallel
-    substitute_for(parallel.forward)(breaking("distributed", "call of DistributedDataParallel"))
-
-
-_declare_distributed()
 
 
 def _mark(function: Any) -> Substitute:
