@@ -379,3 +379,44 @@ def test_a_batch_norm_is_in_the_weights() -> None:
     with torch.no_grad():
         report = str(flambeau.explain(model, options={"freezing": True})(torch.randn(2, 3, 8, 8)))
     assert "rsqrt" not in report and "mul" not in report
+
+
+def test_steps_of_fused_optimizers() -> None:
+    """Which move no version counter; neither do steps of others' parameters."""
+    model, other = trained(), nn.Linear(3, 3)
+    function = compiled(model)
+    compare(function, model)
+    for make in (torch.optim.SGD, torch.optim.AdamW):
+        for module in (other, model):
+            optimizer = make(module.parameters(), lr=0.1, fused=True)
+            for parameter in module.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            before = compare(function, model)[2]
+            optimizer.step()
+            assert torch.equal(compare(function, model)[2], before) is (module is other)
+
+
+def test_compiled_steps_of_optimizers() -> None:
+    """The hook that counts fused steps breaks no graph of a step."""
+    model = trained()
+    function = compiled(model)
+    compare(function, model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = flambeau.compile(optimizer.step)
+    for _ in range(2):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        step()
+        compare(function, model)
+    assert [one.ends for one in flambeau.explain(step).graphs] == [""]
+
+
+def test_statistics_of_a_batch_norm_in_training() -> None:
+    model = trained()
+    function = compiled(model)
+    compare(function, model)
+    for _ in range(2):
+        model.norm.train()
+        model.norm(torch.randn(3, 4, 5, 5) * 3 + 1)
+        model.norm.eval()
+        compare(function, model)

@@ -18,7 +18,8 @@
 The first graph runs when the program is compiled, and again before a call that passes another
 tensor or one that has been written to (`Tensor._version`) or given other data (`w.data = ...`).
 Tensors that change often are frozen no more. A write that moves no version counter (`w.data.copy_`,
-a fused optimizer's, those of batch norms to their statistics, another library's) is not seen.
+those of batch norms to their statistics on a GPU, another library's) is not seen, but for steps of
+fused optimizers (`fused_steps.py`).
 
 For graphs of inference. Random draws, checks of the data, and what is computed from symbolic sizes
 stay. Views stay with their readers: they cost nothing.

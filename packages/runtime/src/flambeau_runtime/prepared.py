@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_runtime.fused_steps import fused_steps, watch_optimizers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -32,6 +34,7 @@ class KeptResults:
     addresses: tuple[int, ...] = ()
     data: tuple[torch.Tensor, ...] = ()
     results: tuple[Any, ...] | None = None
+    steps: tuple[tuple[int, int], ...] = ()
 
     def are_of(self, tensors: tuple[torch.Tensor, ...]) -> bool:
         """Whether they are the results of these tensors as they are now."""
@@ -41,6 +44,7 @@ class KeptResults:
             and all(map(is_, self.tensors, tensors))
             and tuple(map(_version, tensors)) == self.versions
             and tuple(map(_address, tensors)) == self.addresses
+            and fused_steps(tensors) == self.steps
         )
 
 
@@ -48,12 +52,14 @@ def kept_results(
     compute: Callable[..., tuple[Any, ...]], tensors: tuple[torch.Tensor, ...]
 ) -> KeptResults:
     """Compute results, to keep them."""
+    watch_optimizers()
     versions = tuple(map(_version, tensors))
     addresses = tuple(map(_address, tensors))
+    steps = fused_steps(tensors)
     with torch.inference_mode(False), torch.no_grad():
         data = tuple(tensor.detach() for tensor in tensors)
         results = compute(*tensors)
-    return KeptResults(tensors, versions, addresses, data, results)
+    return KeptResults(tensors, versions, addresses, data, results, steps)
 
 
 def getter(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
