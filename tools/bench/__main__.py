@@ -15,6 +15,7 @@ python -m tools.bench gemm [--case 8x4096x4096 ...]    products with bias and GE
 python -m tools.bench gemm --device cpu                the same on a CPU, its own cases, four dtypes
 python -m tools.bench products [--case ...]            linear layers on a CPU, with max-autotune
 python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
+python -m tools.bench background [--case resnet18_1 ...]   eager calls while an entry is compiled
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from tools.bench.background import BACKGROUND_CASES, background_table
 from tools.bench.cases import CASES
 from tools.bench.cpu_gemm import CANDIDATES as CPU_GEMM_CANDIDATES
 from tools.bench.cpu_gemm import CPU_GEMM_CASES, cpu_gemm_table
@@ -230,6 +232,11 @@ def models(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *model_table(cases, arguments.rounds, arguments.cold, arguments.passive))
 
 
+def background(arguments: argparse.Namespace, table: Table) -> None:
+    """Calls while their entry is compiled in the background, beside plain eager calls."""
+    fill(table, *background_table(arguments.case or ["transformer", "resnet18_1"]))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -257,12 +264,13 @@ def main() -> None:
         "gemm": gemm,
         "products": products,
         "models": models,
+        "background": background,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
     kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
     names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
-    names += (*MODEL_CASES, *CPU_GEMM_CASES)
+    names += (*MODEL_CASES, *CPU_GEMM_CASES, *BACKGROUND_CASES.keys() - MODEL_CASES.keys())
     parser.add_argument("--case", action="append", choices=names)
     candidates = dict.fromkeys((*GEMM_CANDIDATES, *CPU_GEMM_CANDIDATES))
     parser.add_argument("--candidate", action="append", choices=candidates, help="of gemm")
@@ -282,7 +290,7 @@ def main() -> None:
     arguments.device = arguments.device or ("cuda" if arguments.what in OF_GPUS else "cpu")
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")
     commands[arguments.what](arguments, table)
-    Console(width=160 if arguments.what in ("gemm", "models") else 120).print(table)
+    Console(width=160 if arguments.what in ("gemm", "models", "background") else 120).print(table)
 
 
 if __name__ == "__main__":

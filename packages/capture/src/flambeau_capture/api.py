@@ -22,6 +22,10 @@ def compile(
     fn: Callable[..., Any], *, backend: Backend, options: CaptureOptions | None = None
 ) -> Callable[..., Any]:
     """A callable that runs what `backend(gm, example_inputs)` makes of the graphs of `fn`."""
+    if options is not None and options.background:
+        # Now, not in the first call: that one runs eagerly, and should take no longer.
+        import_apart("flambeau_capture.capture_stage")
+        import_apart("flambeau_capture.entries.entry")
     return compile_callable(fn, capture_frame, backend, options)
 
 

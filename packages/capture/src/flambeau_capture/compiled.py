@@ -14,17 +14,19 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture import torch_state
+from flambeau_capture import background, torch_state
 from flambeau_capture.bytecode.instructions import NotResumable
 from flambeau_capture.core import core_is_native
 from flambeau_capture.entries.new_entry import current_state, new_entry, skip_entry
+from flambeau_capture.entries.outcomes import Call, Made, Prepared, same_graph, unstable
+from flambeau_capture.entries.pending import PendingEntries, PendingEntry, stand_ins
 from flambeau_capture.entries.recompilation import (
     ENTRIES_DIED,
     OF_NUMBERS,
@@ -41,8 +43,7 @@ from flambeau_capture.events import (
     failure_of,
 )
 from flambeau_capture.frame_hook import CAPTURING, capturing
-from flambeau_capture.guards import kinds
-from flambeau_capture.guards.program import TooManyGuards
+from flambeau_capture.guards.program import TooManyGuards, guard_program
 from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.python_core import Compiled
@@ -57,6 +58,7 @@ from flambeau_capture.record import (
 )
 from flambeau_capture.sources import Scope
 from flambeau_capture.stance import KEEPS_ENTRIES, current_stance
+from flambeau_capture.stored.reasons import NotStorable
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.lazy_exports import import_apart
@@ -67,6 +69,10 @@ if TYPE_CHECKING:
     from flambeau_capture.entries.entry_parts import EntryParts
     from flambeau_capture.hooked_frames import HookedFrames
     from flambeau_capture.stored.store import EntryStore
+
+
+MOST_DROPPED = 3
+"""After so many compiles in the background that were for nothing, calls wait for theirs."""
 
 
 class CompiledState:
@@ -108,6 +114,11 @@ class CompiledState:
         """Lines of the program where data have been seen to decide either way."""
         self._hooked: HookedFrames | None = None
         """Made at the first break at a call of Python code."""
+        self.owner: CompiledState = self
+        """The state of the callable that was compiled; of its continuations, too."""
+        self._pending = PendingEntries()
+        self._dropped = 0
+        """How many compiles in the background were dropped, because torch's state changed."""
 
     def new_callable(self) -> Any:
         """The callable that this state stands behind."""
@@ -145,10 +156,13 @@ class CompiledState:
             self._made = 0
             self._generalised = False
             self._blocklisted = frozenset()
+            self._dropped = 0
+            self._pending.clear()
             if self._hooked is not None:
                 self._hooked.clear()
             if self._with_backend is not None:
                 self._with_backend.clear()
+        background.cancel(self.owner)
 
     def with_backend(self, backend: Any) -> Any:
         """The function compiled by a backend that a stance forces; None if this one is that."""
@@ -167,21 +181,24 @@ class CompiledState:
 
     def _continuation(self, function: types.FunctionType) -> Any:
         """The compiled rest of one of this callable's frames."""
-        state = CompiledState(
-            function, self.capture_frame, self.backend, self.options, self._continuations
-        )
-        state.listener = self.note
-        state.watch = self.watch
-        state.resolve_backend = self.resolve_backend
+        state = self._below(function, self._continuations)
         state._with_backend = None
         return state.new_callable()
 
     def _frame_state(self, function: types.FunctionType) -> CompiledState:
         """The state of a function that is reached below a graph break of this callable."""
-        state = CompiledState(function, self.capture_frame, self.backend, self.options)
+        return self._below(function)
+
+    def _below(
+        self, function: types.FunctionType, continuations: Continuations | None = None
+    ) -> CompiledState:
+        state = CompiledState(
+            function, self.capture_frame, self.backend, self.options, continuations
+        )
         state.listener = self.note
         state.watch = self.watch
         state.resolve_backend = self.resolve_backend
+        state.owner = self.owner
         return state
 
     # ------------------------------------------------------------ misses
@@ -208,30 +225,57 @@ class CompiledState:
         if compiled is None or CAPTURING.depth or not _may_capture():
             return None
         violated = VIOLATED.take(self)
-        with self._lock:
+        if not self._lock.acquire(blocking=not self.options.background):
+            return None  # another thread captures
+        try:
             entries = compiled.entries
             for entry in entries:
                 if entry.program.failed(self.function, arguments) is not None:
                     violated.pop(entry.info, None)  # by an earlier call, which another entry served
                 elif entry.info not in violated:
                     return entry  # made by another thread meanwhile
+            if self._pending.serves(self.function, arguments):
+                return None
             scope = Scope(self.function, arguments)
             entries = tuple(entry for entry in entries if not entry.info.is_dead())
-            others = (entry.info for entry in entries if entry.info not in violated)
+            known = (*entries, *self._pending)
+            others = (entry.info for entry in known if entry.info not in violated)
             reasons = (*violated.values(), *(failure_of(info.guards, scope) for info in others))
+            call = Call(compiled, entries, scope, reasons, violated)
             stance = current_stance().name
             if stance != "default" and self._runs_eagerly(stance, scope, reasons):
                 return None
             if stance == "aot_eager_then_compile" and self._is_first_call(scope):
-                return self._compile(
-                    compiled, entries, scope, reasons, backend=self.resolve_backend("aot_eager")
-                )
+                return self._compile(call, backend=self.resolve_backend("aot_eager"))
             if self.options.dynamic is not False:
-                self._changes.compare_with_entries(entries, scope)
-            limit = self.options.recompile_limit
-            if len(entries) >= limit or self._made >= ENTRIES_DIED * limit:
-                return self._at_limit(compiled, entries, scope, reasons)
-            return self._compile(compiled, entries, scope, reasons, violated=violated)
+                self._changes.compare_with_entries(known, scope)
+            if not self._waits_for(call):
+                return self._entry_of(call)
+            with background.place(self.options.background_limit) or nullcontext() as place:
+                return None if place is None else self._entry_of(call, place)
+        finally:
+            self._lock.release()
+
+    def _entry_of(self, call: Call, place: background.Place | None = None) -> Any:
+        """An entry that is compiled for a call; None where it runs eagerly."""
+        limit = self.options.recompile_limit
+        many = len(call.entries) + len(self._pending) >= limit
+        if many or self._made >= ENTRIES_DIED * limit:
+            return self._at_limit(call, place)
+        return self._compile(call, place=place)
+
+    def _waits_for(self, call: Call) -> bool:
+        """Whether a call runs eagerly while its entry is compiled."""
+        if not self.options.background:
+            return False
+        refused = ""
+        if torch_state.hooks_saved_tensors():
+            refused = "the program has hooks on saved tensors, which belong to its thread"
+        elif self._dropped >= MOST_DROPPED:
+            refused = "the program changed torch's state during each compile in the background"
+        if refused:
+            self.note(Event("foreground", f"{call.scope.function.__qualname__}: {refused}"))
+        return not refused
 
     def _runs_eagerly(self, stance: str, scope: Scope, failures: tuple[GuardFailure, ...]) -> bool:
         """Whether the stance runs this call eagerly; RuntimeError if the stance is to fail."""
@@ -265,35 +309,48 @@ class CompiledState:
 
     def _compile(
         self,
-        compiled: Any,
-        entries: tuple[Any, ...],
-        scope: Scope,
-        reasons: tuple[GuardFailure, ...],
+        call: Call,
         *,
         backend: Backend | None = None,
         captured: Capture | None = None,
-        violated: Iterable[EntryInfo] = (),
+        place: background.Place | None = None,
     ) -> Any:
         """The entry for a call; with `backend`, one for this call only; of this capture, if there
-        is one already.
-
-        `violated` are the entries whose graphs have found data other than was assumed.
+        is one already. With a place in the queue, None: the entry is compiled in the background.
         """
         started = time.perf_counter()
-        if backend is None and captured is None and not violated:
-            entry = self._stored(scope)
+        if backend is None and captured is None and not call.violated:
+            entry = self._stored(call.scope)
             if entry is not None:
                 seconds = time.perf_counter() - started
                 text = f"{self.function.__qualname__}: an earlier process has compiled it"
-                self.note(Event("stored", text, seconds, failures=reasons, entry=entry.info))
+                self.note(Event("stored", text, seconds, failures=call.reasons, entry=entry.info))
                 self._made += 1
-                compiled.entries = (entry, *entries)
+                call.compiled.entries = (entry, *call.entries)
                 return entry
-        made = self._make(scope, backend or self.backend, captured)
+
+        def make() -> Made | Prepared:
+            prepared = self._prepare(call.scope, captured)
+            if place is not None or isinstance(prepared, Made):
+                return prepared
+            return self._finish(prepared, backend or self.backend)
+
+        made = self._attempt(call.scope, make)
+        if isinstance(made, Prepared):
+            assert place is not None
+            return self._submit(call, made, place, started)
+        if made.entry is not None and (broken := unstable(made.entry, call.scope)) is not None:
+            made = Made(None, broken, made.capture_seconds)
+        if backend is None:
+            self._store_entry(made)
+        return self._install(call, made, time.perf_counter() - started, keep=backend is None)
+
+    def _install(self, call: Call, made: Made, seconds: float, *, keep: bool = True) -> Any:
+        """Note what was made for a call, and keep the entry."""
+        compiled, entries, scope, reasons = call.compiled, call.entries, call.scope, call.reasons
         broken, entry = made.broken, made.entry
         if broken is not None and broken.id == "dynamic-mark":
             raise CaptureError(broken)
-        seconds = time.perf_counter() - started
         if entry is not None and not made.eager:
             kind = "recompile" if reasons else "capture"
             text = "; ".join(map(str, reasons)) or self.function.__qualname__
@@ -311,14 +368,85 @@ class CompiledState:
             assert broken is not None
             compiled.entries = (*entries, skip_entry(len(scope.arguments), broken))
             return None
-        if backend is not None:
+        if not keep:
             return entry
-        if any(_same_graph(info, entry.info) for info in violated):
+        if any(same_graph(info, entry.info) for info in call.violated):
             compiled.entries = (*entries, self._eager_at_the_edge(entry))
             return None
         self._made += 1
         compiled.entries = (entry, *entries)
         return entry
+
+    # ------------------------------------------------------------ compiles in the background
+
+    def _submit(
+        self, call: Call, prepared: Prepared, place: background.Place, started: float
+    ) -> None:
+        """Compile the entry in the worker thread; until it is there, its calls run eagerly."""
+        scope, parts = call.scope, prepared.entry
+        program = guard_program(parts.guards, (), len(scope.arguments))
+        inputs = tuple((item.source, item.spec) for item in prepared.captured.inputs)
+        pending = PendingEntry(EntryInfo(parts.guards, inputs), program)
+        if (broken := unstable(pending, scope)) is not None:
+            self._install(call, Made(None, broken, prepared.seconds), prepared.seconds)
+            return
+        parts.examples = stand_ins(parts.examples)
+        state = torch_state.ThreadState()
+
+        def run(job: background.Job) -> None:
+            try:
+                with state.taken_over():
+                    differs = state.difference()
+                    if not differs:
+                        made = self._attempt(scope, lambda: self._finish(prepared, self.backend))
+                        differs = state.difference()
+                        if made.entry is not None and self._store() is not None:
+                            made.entry.info.stored = str(NotStorable("background"))
+            except background.Cancelled:
+                raise
+            except BaseException as error:
+                self._fail(pending, error)
+                return
+            if differs:
+                self._drop(pending, differs)
+            else:
+                self._switch(call, pending, made, time.perf_counter() - started)
+
+        def forget() -> None:
+            with self._lock:
+                self._pending.discard(pending)
+
+        self._pending.add(pending)
+        place.submit(background.Job(self.owner, scope.function.__qualname__, run, forget))
+
+    def _switch(self, call: Call, pending: PendingEntry, made: Made, seconds: float) -> None:
+        """Serve calls with an entry from now on, unless it was cancelled."""
+        with self._lock:
+            if pending not in self._pending:
+                return
+            self._pending.discard(pending)
+            kept = tuple(item for item in call.compiled.entries if not item.info.is_dead())
+            try:
+                self._install(replace(call, entries=kept), made, seconds)
+            except CaptureError as error:
+                self._pending.add(pending)
+                self._fail(pending, error)
+
+    def _fail(self, pending: PendingEntry, error: BaseException) -> None:
+        """Have the next call that the entry was for raise its error."""
+        with self._lock:
+            if pending in self._pending:
+                pending.error = error
+                self.note(Event("failed", f"{type(error).__name__}: {error}"))
+
+    def _drop(self, pending: PendingEntry, state: str) -> None:
+        """Forget an entry that was compiled under another state of torch than its guards ask."""
+        with self._lock:
+            if pending in self._pending:
+                self._pending.discard(pending)
+                self._dropped += 1
+                text = f"torch's {state} changed while {self.function.__qualname__} was compiled"
+                self.note(Event("dropped", text))
 
     def _eager_at_the_edge(self, entry: Any) -> Any:
         """The last-resort entry for data whose assumption holds in eager but not in the graph."""
@@ -333,55 +461,66 @@ class CompiledState:
         info = EntryInfo(entry.info.guards, entry.info.inputs, skipped=broken)
         return new_entry(entry.program, None, last_resort=True, info=info)
 
-    def _make(self, scope: Scope, backend: Backend, captured: Capture | Break | None) -> _Made:
-        """Capture, compile by the backend, and check the entry on the call that it was made for."""
-        making = _making()
+    def _attempt(self, scope: Scope, step: Callable[[], Any]) -> Any:
+        """What a step of a compile gives, or a Made with the reason why there is no entry."""
         started = time.perf_counter()
-        parts: list[EntryParts] = []
         try:
             with capturing(), self.watch():
-                state = current_state()
-                if captured is None:
-                    with collector_paused():
-                        captured = self._capture(scope)
-                seconds = time.perf_counter() - started
-                broken = captured if isinstance(captured, Break) else self._violation(captured)
-                if broken is not None or isinstance(captured, Break):
-                    return _Made(None, broken, seconds)
-                handler = self._hooked_frames().handler if captured.needs_hook else None
-                if captured.eager:
-                    entry = making.eager_entry(captured, state, handler)
-                else:
-                    entry = making.make_entry(
-                        captured,
-                        backend,
-                        state,
-                        self._made_continuations(),
-                        to_end=not self._is_continuation,
-                        handler=handler,
-                        guard_filter=self.options.guard_filter_fn,
-                        note=self.note,
-                        violated=self._violated,
-                        changed=self._changes.dims(),
-                        keep=parts.append,
-                    )
+                return step()
         except NotResumable as error:
             broken = Break("not-resumable", str(error), defined_at(scope.function))
-            return _Made(None, broken, time.perf_counter() - started)
         except TooManyGuards:
             broken = Break(
                 "guard-limit",
                 f"the guards of {scope.function.__qualname__} do not fit a guard program",
                 defined_at(scope.function),
             )
-            return _Made(None, broken, time.perf_counter() - started)
+        return Made(None, broken, time.perf_counter() - started)
+
+    def _prepare(self, scope: Scope, captured: Capture | Break | None) -> Prepared | Made:
+        """Capture a call; what a backend is to compile, or what is made without it."""
+        started = time.perf_counter()
+        state = current_state()
+        if captured is None:
+            with collector_paused():
+                captured = self._capture(scope)
+        seconds = time.perf_counter() - started
+        broken = captured if isinstance(captured, Break) else self._violation(captured)
+        if broken is not None or isinstance(captured, Break):
+            return Made(None, broken, seconds)
+        handler = self._hooked_frames().handler if captured.needs_hook else None
+        if captured.eager:
+            entry = _making().eager_entry(captured, state, handler)
+            return Made(entry, captured.cause, seconds, eager=True)
+        self._made_continuations()
+        entry = _making().prepare_entry(captured, state, self.options.guard_filter_fn)
+        return Prepared(captured, entry, seconds, handler, self._changes.dims())
+
+    def _finish(self, prepared: Prepared, backend: Backend) -> Made:
+        """Have the backend compile a graph."""
+        captured = prepared.captured
+        parts: list[EntryParts] = []
+        entry = _making().finish_entry(
+            prepared.entry,
+            backend,
+            self._made_continuations(),
+            to_end=not self._is_continuation,
+            handler=prepared.handler,
+            note=self.note,
+            violated=self._violated,
+            changed=prepared.changed,
+            keep=parts.append,
+        )
         # The backend may have fixed a size, too.
-        broken = self._violation(captured) or _unstable(entry, scope)
+        broken = self._violation(captured)
         if broken is not None:
-            return _Made(None, broken, seconds)
-        if self._store() is not None and parts and backend is self.backend:
-            entry.info.stored = _storing().store_entry(self.entry_store, parts[0])
-        return _Made(entry, captured.cause, seconds, captured.eager)
+            return Made(None, broken, prepared.seconds)
+        return Made(entry, captured.cause, prepared.seconds, parts=parts[0])
+
+    def _store_entry(self, made: Made) -> None:
+        """Keep what the backend of this callable has compiled for other processes, if asked to."""
+        if made.entry is not None and made.parts is not None and self._store() is not None:
+            made.entry.info.stored = _storing().store_entry(self.entry_store, made.parts)
 
     def _store(self) -> EntryStore | None:
         """The store, if this callable's entries are of a kind that may be kept."""
@@ -412,12 +551,14 @@ class CompiledState:
 
     def on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
         """`on_miss` for a frame that the hook offers; its function may have new cells."""
-        with self._lock:
+        if not self._lock.acquire(blocking=not self.options.background):
+            return None
+        try:
             self.function = function
-            try:
-                return self.on_miss(arguments)
-            finally:
-                self.function = _without_closure(function)
+            return self.on_miss(arguments)
+        finally:
+            self.function = _without_closure(function)
+            self._lock.release()
 
     def _capture(self, scope: Scope) -> Capture | Break:
         changed = self._changes.dims()
@@ -434,14 +575,9 @@ class CompiledState:
                 return static
         return captured
 
-    def _at_limit(
-        self,
-        compiled: Any,
-        entries: tuple[Any, ...],
-        scope: Scope,
-        reasons: tuple[GuardFailure, ...],
-    ) -> Any:
+    def _at_limit(self, call: Call, place: background.Place | None = None) -> Any:
         """At the limit of compilations: once, an entry for all sizes and numbers; then none."""
+        entries, scope, reasons = call.entries, call.scope, call.reasons
         failing = kept_failing(self.events, reasons)
         name, limit = self.function.__qualname__, self.options.recompile_limit
         captured = None
@@ -454,7 +590,7 @@ class CompiledState:
             )
             self.note(Event("generalise", text, failures=reasons))
             warnings.warn(f"flambeau: {text}", RuntimeWarning, stacklevel=3)
-            return self._compile(compiled, entries, scope, reasons, captured=captured)
+            return self._compile(call, captured=captured, place=place)
         broken = Break(
             "recompile-limit",
             f"{name} was compiled {max(limit, self._made)} times (recompile_limit); other "
@@ -467,7 +603,7 @@ class CompiledState:
             raise CaptureError(broken)
         if not self._generalised:
             warnings.warn(f"flambeau: {broken}", RuntimeWarning, stacklevel=3)
-        compiled.entries = (*entries, skip_entry(len(scope.arguments), broken))
+        call.compiled.entries = (*entries, skip_entry(len(scope.arguments), broken))
         return None
 
     def _capture_for_all(
@@ -524,39 +660,6 @@ def _without_closure(function: types.FunctionType) -> types.FunctionType:
     code = function.__code__
     cells = tuple(types.CellType() for _ in code.co_freevars) or None
     return types.FunctionType(code, function.__globals__, function.__name__, None, cells)
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """The outcome of a capture: an entry, why there is none, or one that is eager or breaks."""
-
-    entry: Any
-    broken: Break | None
-    capture_seconds: float
-    eager: bool = False
-
-
-def _unstable(entry: Any, scope: Scope) -> Break | None:
-    """Why an entry does not serve the call it was made from, if so."""
-    failing = entry.program.failed(scope.function, scope.arguments)
-    if failing is None:
-        return None
-    guard = entry.info.guards[failing]
-    return Break(
-        "guard-unstable",
-        f"the guard {kinds.guard_text(guard)!r} does not hold on the very call it was made from",
-        guard.where,
-        "this is a defect of capture or a value that differs at each reading",
-    )
-
-
-def _same_graph(one: EntryInfo, other: EntryInfo) -> bool:
-    """Whether two entries assume the same of the data that they are given."""
-    graphs = one.graph_module, other.graph_module
-    if not one.assumptions or one.assumptions != other.assumptions or None in graphs:
-        return False
-    codes = [graph.code for graph in graphs if graph is not None]
-    return codes[0] == codes[1]
 
 
 def _callable_backend(backend: Any) -> Backend:

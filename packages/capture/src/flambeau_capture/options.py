@@ -33,6 +33,9 @@ class CaptureOptions:
     own_frames: tracebacks of the program's errors keep the frames of this package and of those it
     is used with. guard_filter_fn: says which guards to keep (guards/filtering.py), at the user's
     own risk; None keeps all.
+    background: compile in a worker thread; calls run eagerly until the entry is there
+    (`background.py`). background_limit: how many compiles of the process may wait or run; beyond
+    them, calls run eagerly and are not captured.
     """
 
     fullgraph: bool = False
@@ -47,3 +50,5 @@ class CaptureOptions:
     exporting: bool = False
     own_frames: bool = False
     guard_filter_fn: GuardFilter | None = None
+    background: bool = False
+    background_limit: int = 16

@@ -229,6 +229,62 @@ class UsualState:
         return [(name, then, now[name]) for name, then in self.values.items() if now[name] != then]
 
 
+class ThreadState:
+    """The state of this thread, for another thread that works for it."""
+
+    def __init__(self) -> None:
+        self._grad_enabled = torch.is_grad_enabled()
+        self._inference_mode = torch.is_inference_mode_enabled()
+        self._autocast = _autocast()
+        self._devices = [mode.device for mode in function_modes()]
+        self._all = _all_states()
+
+    @contextlib.contextmanager
+    def taken_over(self) -> Iterator[None]:
+        """A block with this state in the present thread, whose function modes are devices."""
+        before = _autocast()
+        with contextlib.ExitStack() as stack:
+            stack.callback(_set_autocast, before)
+            _set_autocast(self._autocast)
+            if torch.is_inference_mode_enabled() != self._inference_mode:
+                stack.enter_context(torch.inference_mode(self._inference_mode))
+            stack.enter_context(torch.set_grad_enabled(self._grad_enabled))
+            for device in self._devices:
+                stack.enter_context(torch.device(device))
+            yield
+
+    def difference(self) -> str:
+        """A state that differs in the present thread, or ""."""
+        now = _all_states()
+        return next((name for name, value in self._all.items() if now[name] != value), "")
+
+
+def _all_states() -> dict[str, Any]:
+    return {name: read() for name, read in {**DEFAULT_STRATEGY, **EXTRA}.items()}
+
+
+def _autocast() -> tuple[Any, ...]:
+    devices = {
+        device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in _DEVICES
+    }
+    return devices, torch.is_autocast_cache_enabled()
+
+
+def _set_autocast(state: tuple[Any, ...]) -> None:
+    devices, cache = state
+    for device, (enabled, dtype) in devices.items():
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    torch.set_autocast_cache_enabled(cache)
+
+
+def hooks_saved_tensors() -> bool:
+    """Whether the program has default hooks on saved tensors, which only this thread calls."""
+    read = EXTRA.get("saved_tensors_hooks")
+    return read is not None and read() is not None
+
+
 def implied_extras() -> list[str]:
     """Further states that matter now: autocast's dtypes, the function modes on the stack."""
     names = [

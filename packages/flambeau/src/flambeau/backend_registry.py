@@ -71,7 +71,9 @@ def lookup_backend(backend: str | Backend, context: Context) -> Backend:
     if isinstance(backend, str) and backend in OWN:
         own = _deferred(lambda stage: stage.OWN[backend](context))
         if backend == "inductor" and context.options.runtime.graph_cache:
-            return stored_first(context, own)
+            own = stored_first(context, own)
+        if backend == "inductor" and context.options.capture.background:
+            return _in_background(context, own)
         return own
     if isinstance(backend, str) and backend in ENGINES:
         check_installed(backend)
@@ -97,6 +99,18 @@ def backend_of_captures(backend: str | Backend, context: Context) -> Backend:
     if not context.options.environment.check:
         return found
     return _deferred(lambda stage: stage.checking(found, context))
+
+
+def _in_background(context: Context, backend: Backend) -> Backend:
+    """The backend, behind the worker process for graphs that are compiled in the background."""
+
+    @functools.cache
+    def made() -> Backend:
+        worker = import_apart("flambeau.worker_process")
+        behind: Backend = worker.in_worker_process(context, backend)
+        return behind
+
+    return lambda gm, example_inputs: made()(gm, example_inputs)
 
 
 def _deferred(make: Callable[[Any], Backend]) -> Backend:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau.logs import emit, wanted
 from flambeau.progress import note_graph
+from flambeau_capture.background import current_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,5 +42,7 @@ def start_graph(
         inputs = [f"{node.name}: {node.meta.get('spec')}" for node in placeholders]
         emit("dynamic", f"{context.report.name}: {', '.join(inputs)}", environment)
     graph = context.report.start_graph(gm, example_inputs)
+    if current_job() is not None:
+        graph.background = "in a thread"
     note_graph(len(context.report.graphs))
     return graph

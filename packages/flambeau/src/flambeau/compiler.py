@@ -16,7 +16,9 @@ from flambeau.backend_registry import get_default_backend, list_backends, set_de
 from flambeau.logs import set_logs
 from flambeau.module import CompiledModule
 from flambeau.options import list_mode_options, list_options
+from flambeau.report import owner_of
 from flambeau.reset import reset
+from flambeau_capture import background
 from flambeau_capture.compiler_functions import (
     allow_in_graph,
     assume_constant_result,
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
     from flambeau_capture.capture_stage import wrap_numpy
 
 __all__ = [
-    "allow_in_graph", "assume_constant_result", "compile", "cudagraph_mark_step_begin",
+    "allow_in_graph", "assume_constant_result", "cancel_compiles", "compile",
+    "cudagraph_mark_step_begin",
     "disable", "disallow_in_graph", "get_default_backend", "graph_break", "is_compiling",
     "is_dynamo_compiling", "is_exporting", "keep_portable_guards_unsafe",
     "keep_tensor_guards_unsafe", "list_backends", "list_mode_options", "list_options",
@@ -55,10 +58,26 @@ __all__ = [
     "set_default_backend", "set_logs", "set_stance", "skip_all_guards_unsafe",
     "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe",
     "skip_guard_on_inbuilt_nn_modules_unsafe",
-    "substitute_in_graph", "wrap_numpy",
+    "substitute_in_graph", "wait_for_compiles", "wrap_numpy",
 ]  # fmt: skip
 
 lazy_exports(__name__, {"flambeau_capture.capture_stage": ("wrap_numpy",)})
+
+
+def wait_for_compiles(
+    compiled: Callable[..., Any] | None = None, timeout: float | None = None
+) -> bool:
+    """Wait until nothing is compiled in the background, for this callable or for all; False if that
+    takes longer than `timeout` seconds.
+    """
+    return background.wait(timeout, None if compiled is None else owner_of(compiled))
+
+
+def cancel_compiles(compiled: Callable[..., Any] | None = None) -> int:
+    """Cancel what is compiled in the background, for this callable or for all; how many compiles.
+    Later calls submit what they need anew.
+    """
+    return background.cancel(None if compiled is None else owner_of(compiled))
 
 
 def disable(

@@ -211,6 +211,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         ),
         savings=tuple(graph.partitions),
         spans=tuple(graph.seconds.spans),
+        background=graph.background,
     )
 
 

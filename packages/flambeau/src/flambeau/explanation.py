@@ -62,6 +62,7 @@ class GraphExplanation:
     stored: with the option graph_cache, "read" or "written", or why the cache does not keep it.
     stored_entry: the same of the whole entry, of which the graph is a part: where that is read,
         nothing is captured, and there is no `code`.
+    background: with the option background, where it was compiled while calls ran eagerly.
     programs: what its Programs run, step by step: kernels, calls of ATen, memory.
     savings: `partitions` as data: each saved tensor, each recomputed operator.
     spans: when each stage ran, by `time.perf_counter`.
@@ -85,6 +86,7 @@ class GraphExplanation:
     specialises: tuple[str, ...] = ()
     stored: str = ""
     stored_entry: str = ""
+    background: str = ""
     programs: tuple[ProgramExplanation, ...] = ()
     savings: tuple[PartitionSummary, ...] = ()
     spans: tuple[Span, ...] = ()

@@ -22,6 +22,8 @@ MOST_GRAPHS = 3
 MOST_GUARDS = 6
 """Guards that are shown, of all graphs together, those of tensors first."""
 
+_OF_THE_BACKGROUND = ("failed: ", "dropped: ", "foreground: ")
+
 WIDTH = 160
 """Longer lines are cut."""
 
@@ -44,6 +46,8 @@ def explanation_text(head: str, explanation: ExplanationData) -> str:
     lines += _cut(breaks, "more breaks")
     plain = (event for event in explanation.events if event.startswith("plain_launch: "))
     lines += _cut(plain, "more plain launches")
+    events = (event for event in explanation.events if event.startswith(_OF_THE_BACKGROUND))
+    lines += _cut(events, "more events of the background")
     for recompile in explanation.recompiles[:MOST]:
         lines.append(f"recompile, {recompile.seconds:.2f} s, because")
         lines += _cut((f"  {failure}" for failure in recompile.failures), "more entries")
@@ -73,6 +77,8 @@ def _graph_lines(index: int, graph: GraphExplanation, shown: int) -> list[str]:
         lines.append(f"  in the cache: {graph.stored}")
     if graph.stored_entry:
         lines.append(f"  its entry in the cache: {graph.stored_entry}")
+    if graph.background:
+        lines.append(f"  compiled in the background, {graph.background}")
     if graph.assumes:
         lines += ["  assumes of data:", *_cut((f"    {a}" for a in graph.assumes), "more")]
     if graph.specialises:

@@ -107,6 +107,8 @@ def resolve(
         chosen.setdefault("graph_cache", True)
     for name, value in _options_of_variables(environment.torch_variables):
         chosen.setdefault(name, value)
+    if chosen.get("background"):
+        chosen.setdefault("graph_cache", True)
     if environment.sanitize:
         changes["runtime"]["sanitize"] = True
     if environment.check:

@@ -83,6 +83,8 @@ class GraphReport:
     folder: GraphFolder | None = None
     stored: str = ""
     """"read" or "written": the compiled graph is in the cache; else why it is not, if asked for."""
+    background: str = ""
+    """Where it was compiled while calls ran eagerly, and why not in a worker process."""
 
 
 class Report:
@@ -189,3 +191,8 @@ def report_of(compiled: Callable[..., Any]) -> Report:
     """The report of what `flambeau.compile` returned."""
     with _REPORTS_LOCK:
         return _REPORTS[state_of(getattr(compiled, "_compiled", compiled))]
+
+
+def owner_of(compiled: Callable[..., Any]) -> CompiledState:
+    """The state of what `flambeau.compile` returned; TypeError for anything else."""
+    return state_of(getattr(compiled, "_compiled", compiled)).owner

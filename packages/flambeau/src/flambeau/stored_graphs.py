@@ -143,6 +143,11 @@ def _read(
     return wrap_inference(executable, call)
 
 
+def is_stored(key: str, context: Context) -> bool:
+    """Whether the cache holds the compiled form of a graph without a backward."""
+    return read_text(KIND, key, context) is not None
+
+
 def write(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -> str:
     """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
     try:
@@ -276,8 +281,12 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     return found
 
 
-_PLACES = frozenset({"cache_dir", "use_cache", "logs", "progress"})
-"""Fields of options and environment that say where things are kept, and what is shown."""
+_PLACES = frozenset({
+    "cache_dir", "use_cache", "logs", "progress", "background", "background_limit",
+})  # fmt: skip
+"""Fields of options and environment that say where things are kept, when they are compiled, and
+what is shown.
+"""
 
 
 def _options(context: Context) -> list[str]:

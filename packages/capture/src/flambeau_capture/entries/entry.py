@@ -120,34 +120,65 @@ def graph_of(capture: Capture, *, keep_raising: bool = False) -> Parts:
     return Parts(graph_module, inputs, outputs, cyclic)
 
 
-def make_entry(
-    capture: Capture,
+@dataclass(eq=False, slots=True)
+class PreparedEntry:
+    """A capture before a backend compiles its graph: all that is read of the program's objects.
+
+    `taken` counts the conditions of the SizeEnv that `guards` hold, `fixed` names the numbers that
+    they fix; a backend may add some.
+    """
+
+    capture: Capture
+    parts: Parts
+    guards: tuple[Guard, ...]
+    examples: list[Any]
+    enables_grad: bool
+    taken: int
+    fixed: frozenset[str]
+
+
+def prepare_entry(
+    capture: Capture, state: torch_state.UsualState, guard_filter: GuardFilter | None = None
+) -> PreparedEntry:
+    """The graph of a capture, and the guards that `guard_filter` keeps."""
+    parts = graph_of(capture, keep_raising=True)
+    env = capture.size_env
+    return PreparedEntry(
+        capture=capture,
+        parts=parts,
+        guards=filtered(all_guards(capture, state), guard_filter, capture.scope),
+        examples=[item.example for item in parts.inputs],
+        enables_grad=capture.enables_grad or torch.is_grad_enabled(),
+        taken=0 if env is None else len(env.guards),
+        fixed=frozenset(() if env is None else env.fixed_floats),
+    )
+
+
+def finish_entry(
+    prepared: PreparedEntry,
     backend: Backend,
-    state: torch_state.UsualState,
     continuations: Continuations | None = None,
     *,
     to_end: bool = True,
     handler: Any = None,
-    guard_filter: GuardFilter | None = None,
     note: Callable[[Event], None] = lambda event: None,
     violated: Callable[[EntryInfo, Assumption], None] | None = None,
     changed: Mapping[str, frozenset[int]] = _NOTHING,
     keep: Callable[[EntryParts], None] = lambda parts: None,
 ) -> Any:
     """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs
-    the backend.
+    the backend, and reads nothing of the program.
 
     A capture with suspended frames needs `continuations`; without `to_end` its entry returns the
-    Tail of the outermost frame. `handler` (a FrameHandler) is in force while the entry runs.
-    `guard_filter` says which guards to keep. `note` receives calls that run again, `violated` of
-    an assumption about data that did not hold, with the entry's info. `changed` are the dims that
-    have changed from call to call, by the text of a source. `keep` receives the entry taken apart.
+    Tail of the outermost frame. `handler` (a FrameHandler) is in force while the entry runs. `note`
+    receives calls that run again, `violated` of an assumption about data that did not hold, with
+    the entry's info. `changed` are the dims that have changed from call to call, by the text of a
+    source. `keep` receives the entry taken apart.
     """
-    parts = graph_of(capture, keep_raising=True)
+    capture, parts = prepared.capture, prepared.parts
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
-    with torch.set_grad_enabled(capture.enables_grad or torch.is_grad_enabled()):
-        examples = [item.example for item in parts.inputs]
-        graph = _quiet(backend(parts.graph_module, examples)) if runs else None
+    with torch.set_grad_enabled(prepared.enables_grad):
+        graph = _quiet(backend(parts.graph_module, prepared.examples)) if runs else None
     if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
         graph = leaving_after_errors(graph)
     frames = (
@@ -160,8 +191,9 @@ def make_entry(
     target, sources, item, text = aim.target, aim.sources, aim.item, aim.text
     if on_error is not None:
         on_error.direct = target is graph
-    # After the backend: it may have taken guards on sizes.
-    guards = filtered(all_guards(capture, state), guard_filter, capture.scope)
+    guards = prepared.guards
+    if added := _added_guards(prepared):
+        guards = tuple(program.order([*guards, *map(kinds.prepared, added)]))
     info = EntryInfo(
         guards=guards,
         inputs=tuple((item.source, item.spec) for item in capture.inputs),
@@ -392,10 +424,6 @@ def _input_guard(item: Input) -> Guard:
 def _size_guards(capture: Capture) -> Iterator[Guard]:
     """The SizeEnv's conditions, and that sizes which define no symbol equal their Expr."""
     sources = symbol_sources(capture.inputs)
-
-    def guard(condition: Condition, names: dict[str, Source], where: str = "") -> Guard:
-        return Guard("RELATION", next(iter(names.values())), Relation(condition, names), where)
-
     for item in capture.inputs:
         if isinstance(item.spec, Expr):
             extents: list[tuple[Any, Source]] = [(item.spec, item.source)]
@@ -411,18 +439,43 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
         for size, source in extents:
             name = symbol_name(size)
             if isinstance(size, Expr) and not (name is not None and sources.get(name) is source):
-                yield guard(
+                yield _relation(
                     Condition("==", EXTENT, size),
                     {
                         str(EXTENT): source,
                         **{symbol: sources[symbol] for symbol in sorted(size.symbols())},
                     },
                 )
+    yield from _conditions(capture)
+
+
+def _conditions(capture: Capture, start: int = 0) -> Iterator[Guard]:
+    """The SizeEnv's conditions from this one on."""
+    if capture.size_env is None:
+        return
+    sources = symbol_sources(capture.inputs)
+    for taken in capture.size_env.guards[start:]:
+        condition = condition_of(taken)
+        names = {symbol: sources[symbol] for symbol in sorted(condition.symbols())}
+        yield _relation(condition, names, taken.where)
+
+
+def _added_guards(prepared: PreparedEntry) -> list[Guard]:
+    """What the backend fixed: conditions of sizes, and numbers."""
+    capture = prepared.capture
+    added = list(_conditions(capture, prepared.taken))
     if capture.size_env is not None:
-        for taken in capture.size_env.guards:
-            condition = condition_of(taken)
-            names = {symbol: sources[symbol] for symbol in sorted(condition.symbols())}
-            yield guard(condition, names, taken.where)
+        added += [
+            Guard("EQUALS", item.source, capture.size_env.fixed_floats[str(item.spec)])
+            for item in capture.inputs
+            if isinstance(item.spec, FloatExpr)
+            and str(item.spec) in capture.size_env.fixed_floats.keys() - prepared.fixed
+        ]
+    return added
+
+
+def _relation(condition: Condition, names: dict[str, Source], where: str = "") -> Guard:
+    return Guard("RELATION", next(iter(names.values())), Relation(condition, names), where)
 
 
 def _specialisations(capture: Capture) -> Iterator[str]:

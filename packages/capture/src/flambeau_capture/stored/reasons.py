@@ -16,6 +16,7 @@ NOT_STORABLE = {
     "guard-filter": "a filter leaves guards out",
     "of-the-process": "it depends on what differs from process to process",
     "graph": "its graph is not stored",
+    "background": "it was compiled while the program went on, which may have changed objects",
     "override": "the program says how the compiler treats a function",
 }
 """The reasons by id."""

@@ -46,6 +46,9 @@ def graph_section(graph: GraphExplanation, number: int, times: Times) -> Html:
         parts.append(element("p", f"In the cache of graphs: {graph.stored}.", class_="note"))
     if graph.stored_entry:
         parts.append(element("p", f"Its entry in the cache: {graph.stored_entry}.", class_="note"))
+    if graph.background:
+        text = f"Compiled in the background, {graph.background}."
+        parts.append(element("p", text, class_="note"))
     for at, program in enumerate(graph.programs):
         parts.append(_program(program, f"g{number}p{at}", times.get((number, at), {})))
     parts += [recompute_section(summary) for summary in graph.savings]
