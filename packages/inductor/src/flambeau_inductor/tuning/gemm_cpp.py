@@ -118,9 +118,9 @@ class CppWays(ProductWays):
         left, right = (factor.spec for factor in self.product.factors)
         bias = None if self.product.added is None else self.product.added.spec
         first = self.is_frozen or (is_large_product(left, right, bias) and not has_fast_blas())
-        ways = [library, extern] if first else [extern, library]
         fused = self.library_way(before, consumer, fuse=True)
-        return ways if fused is None else [*ways, fused]
+        libraries = [library] if fused is None else [fused, library]
+        return [*libraries, extern] if first else [extern, *libraries]
 
     def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
         """Products packed in several widths; and products that compute the left factor, too."""

@@ -17,6 +17,18 @@ MODULES = (
 )  # fmt: skip
 
 
+LIBRARIES = {"quantized_decomposed": "quantisation"}
+"""The files that a graph with operators of other libraries needs, by these libraries' names."""
+
+
+@cache
+def load_library(namespace: str) -> None:
+    """Import what decomposes a library's operators, if there is such a file."""
+    name = LIBRARIES.get(namespace)
+    if name is not None:
+        import_apart(f"{__name__}.{name}")
+
+
 @cache
 def load_all() -> None:
     """Import every module of decompositions; cheap after the first call."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flambeau_prims.decompositions import load_all
+from flambeau_prims.decompositions import load_all, load_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,7 @@ def decomposition(*ops: OpOverload) -> Callable[[Decomposition], Decomposition]:
 def decomposition_for(op: OpOverload) -> Callable[..., Any] | None:
     """The decomposition of an overload, or None."""
     load_all()
+    load_library(op.namespace)
     return _DECOMPOSITIONS.get(op)
 
 
