@@ -1,28 +1,41 @@
-"""`python -m flambeau backends | environment`: what this installation has, and which variables it
-reads.
+"""`python -m flambeau backends | environment | version | minify`: what this installation has,
+which variables it reads, and a failing graph cut to the smallest one that fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from flambeau import environment
 from flambeau._version import __version__
 from flambeau.backend_registry import list_backends
+from flambeau.minify import command
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="flambeau", description=__doc__)
-    parser.add_argument("what", choices=("backends", "environment", "version"))
-    what = parser.parse_args().what
-    if what == "backends":
+    commands = parser.add_subparsers(dest="what", required=True)
+    for name in ("backends", "environment", "version"):
+        commands.add_parser(name)
+    command.add_arguments(
+        commands.add_parser(
+            "minify",
+            description=command.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+    arguments = parser.parse_args()
+    if arguments.what == "backends":
         print("\n".join(list_backends()))
-    elif what == "environment":
+    elif arguments.what == "environment":
         print(environment.__doc__)
         print(environment.read_environment())
-    else:
+    elif arguments.what == "version":
         print(__version__)
+    else:
+        sys.exit(command.minify(arguments))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def runnable_graph(name: str, gm: torch.fx.GraphModule, example_inputs: Sequence
     imports: dict[str, str] = {}
     try:
         graph = _class_text("CapturedGraph", gm, imports)
-        inputs = [f"        {_input_text(value)}," for value in example_inputs]
+        inputs = [f"        {value_text(value)}," for value in example_inputs]
     except NotRunnable as reason:
         return f'raise SystemExit("This graph does not run alone: {reason}")'
     made = "\n".join(["def example_inputs():", "    return [", *inputs, "    ]\n"])
@@ -124,7 +124,8 @@ def _import_text(word: str, value: Any) -> str:
     return f"from {module} import {name} as {word}\n"
 
 
-def _input_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """What makes a random value like this one; NotRunnable if nothing does."""
     if isinstance(value, torch.Tensor):
         return _tensor_text(value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
