@@ -233,3 +233,48 @@ _add(
     captures=("capture", "recompile"),
 )
 _add("torch_function", lambda x: F.silu(x) + F.gelu(x), lambda call: (Counted(torch.randn(4)),))
+
+# ---------------------------------------------------------------- jagged tensors
+
+
+def jagged(*lengths: int, grad: bool = False) -> Any:
+    """A nested tensor of random rows of 8 numbers."""
+    rows = [torch.randn(length, 8) for length in lengths]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged).requires_grad_(grad)
+
+
+def _ragged(call: int) -> tuple[int, ...]:
+    return 3 + call, 2, 5 + 2 * call
+
+
+_add(
+    "jagged_elementwise",
+    lambda x: torch.sin(x) * 2 + x,
+    lambda call: (jagged(*_ragged(call)),),
+    calls=4,
+)
+_add(
+    "jagged_softmax",
+    lambda x: (torch.softmax(x, dim=-1), x.values() * 2),
+    lambda call: (jagged(*_ragged(call)),),
+    calls=4,
+)
+_add(
+    "jagged_layer_norm",
+    lambda x: F.layer_norm(x, (8,)),
+    lambda call: (jagged(*_ragged(call)),),
+    calls=4,
+)
+_add(
+    "jagged_linear",
+    lambda x, w: F.linear(x, w).relu(),
+    lambda call: (jagged(*_ragged(call)), torch.randn(4, 8)),
+    calls=4,
+)
+_add(
+    "jagged_training",
+    lambda x, w: F.linear(x, w).relu(),
+    lambda call: (jagged(*_ragged(call), grad=True), weight(4, 8)),
+    calls=4,
+    trains=True,
+)

@@ -24,12 +24,14 @@ from flambeau_prims.wrapper_subclasses import (
     SubclassSpec,
     is_wrapper_subclass,
     leaves_of,
+    parts_of,
     rebuilt,
+    same_context,
     spec_of_wrapper,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import fx
 
@@ -100,11 +102,13 @@ class ViewOf:
 
 @dataclass(frozen=True)
 class Made:
-    """A wrapper of the plain graph's results from `position` on; `tracked` by autograd or not."""
+    """A wrapper of the plain graph's results from `position` on. `tangent` is the spec of what
+    arrives for it in a backward; None if autograd does not know it.
+    """
 
     spec: SubclassSpec
     position: int
-    tracked: bool
+    tangent: SubclassSpec | None
 
 
 Planned: TypeAlias = "Same | Given | ViewOf | Made"
@@ -188,15 +192,6 @@ def number_from(sizes: dict[str, int]) -> Callable[[Expr], int]:
 def is_differentiable(tensor: torch.Tensor | Spec) -> bool:
     """Whether a tensor of this dtype can have a gradient."""
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
-
-
-def is_built_as(spec: AnySpec, expected: AnySpec) -> bool:
-    """Whether two tensors are of one class over leaves of the same shapes and dtypes."""
-    if isinstance(spec, SubclassSpec):
-        return spec.is_built_as(expected)
-    return (
-        isinstance(expected, Spec) and spec.shape == expected.shape and spec.dtype is expected.dtype
-    )
 
 
 def gradient_of_leaves(
@@ -308,8 +303,8 @@ def _result(
     if known is None:
         spec = planned.spec
         leaves = results[planned.position : planned.position + len(spec.leaves)]
-        if planned.tracked and torch.is_grad_enabled():
-            known = _PutTogether.apply(spec, number, *leaves)
+        if planned.tangent is not None and torch.is_grad_enabled():
+            known = _PutTogether.apply(planned, number, *leaves)
         else:
             known = rebuilt(spec, iter(leaves), number)
         made[id(planned)] = known
@@ -326,30 +321,46 @@ class _PutTogether(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, spec: SubclassSpec, number: Callable[[Expr], int], *leaves: torch.Tensor
+        ctx: Any, planned: Made, number: Callable[[Expr], int], *leaves: torch.Tensor
     ) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        ctx.spec = spec
+        ctx.expected = planned.tangent
         parts = [leaf.detach() if leaf.requires_grad else leaf for leaf in leaves]
-        made = rebuilt(spec, iter(parts), number)
+        made = rebuilt(planned.spec, iter(parts), number)
         return made.detach() if made.requires_grad else made
 
     @staticmethod
     def backward(ctx: Any, tangent: torch.Tensor | None) -> Any:
         if tangent is None:
-            return (None, None, *[None for _ in ctx.spec.leaves])
-        leaves = leaves_of(_as_expected(tangent, ctx.spec))
-        return (None, None, *[leaf if is_differentiable(leaf) else None for leaf in leaves])
+            return (None, None, *[None for _ in ctx.expected.leaves])
+        leaves = _leaves_like(_as_expected(tangent, ctx.expected), ctx.expected)
+        return (None, None, *leaves)
+
+
+def _leaves_like(tensor: torch.Tensor, spec: SubclassSpec) -> Iterator[torch.Tensor | None]:
+    """The leaves of a tensor in the order of a spec; None where it has none, or no gradient."""
+    names, _, inner = parts_of(tensor)
+    given = dict(zip(names, inner, strict=True))
+    for name, part in zip(spec.names, spec.inner, strict=True):
+        leaf = given.get(name)
+        if isinstance(part, SubclassSpec):
+            yield from [None] * len(part.leaves) if leaf is None else _leaves_like(leaf, part)
+        else:
+            yield leaf if leaf is not None and is_differentiable(leaf) else None
 
 
 def _as_expected(tangent: torch.Tensor, expected: SubclassSpec) -> torch.Tensor:
     """The gradient of a result, as the graph was compiled for; the class may convert it."""
     if _fits(tangent, expected):
         return tangent
-    convert = getattr(tangent, "__coerce_same_metadata_as_tangent__", None)
+    # `out.sum()` has an expanded gradient, and a context may say so.
+    given = tangent.detach().contiguous()
+    if _fits(given, expected):
+        return given
+    convert = getattr(given, "__coerce_same_metadata_as_tangent__", None)
     if convert is not None:
-        context = expected.context
-        converted = convert(context, expected.cls)
+        other = None if type(given) is expected.cls else expected.cls
+        converted = convert(expected.context.given, other)
         if converted is not None and _fits(converted, expected):
             return converted  # type: ignore[no-any-return]
     raise RuntimeError(
@@ -361,5 +372,9 @@ def _as_expected(tangent: torch.Tensor, expected: SubclassSpec) -> torch.Tensor:
 def _fits(tangent: torch.Tensor, expected: SubclassSpec) -> bool:
     if type(tangent) is not expected.cls:
         return False
-    spec = spec_of_wrapper(tangent)
-    return len(spec.leaves) == len(expected.leaves) and spec.has_context_of(expected)
+    names, context, inner = parts_of(tangent.detach())
+    parts = dict(zip(expected.names, expected.inner, strict=True))
+    return same_context(context, expected.context) and all(
+        name in parts and (not isinstance(part := parts[name], SubclassSpec) or _fits(leaf, part))
+        for name, leaf in zip(names, inner, strict=True)
+    )

@@ -36,7 +36,6 @@ from flambeau_autograd.subclass_calls import (
     Same,
     ViewOf,
     gradient_of_leaves,
-    is_built_as,
     is_differentiable,
     run_plain,
     take_apart,
@@ -45,6 +44,7 @@ from flambeau_prims.unsupported import Unsupported
 from flambeau_prims.wrapper_subclasses import (
     SubclassSpec,
     alias_of_fake,
+    is_built_as,
     is_wrapper_subclass,
     leaves_of,
     rebuilt,
@@ -244,7 +244,7 @@ class _Leave:
             else:
                 numbers[id(out)] = len(plan)
                 leaves = self._leaves(out)
-                plan.append(Made(spec_of_wrapper(out), len(flat), out.grad_fn is not None))
+                plan.append(Made(spec_of_wrapper(out), len(flat), _tangent_of(out)))
                 flat += leaves
         if any(enter.is_recorded for enter in self.entered):
             raise TrainingOnlyMutation("the program writes to an input that requires grad")
@@ -264,8 +264,20 @@ class _Leave:
             return leaves
         if not any(map(is_differentiable, leaves)):
             raise SubclassGraph(f"a result that requires grad has integer leaves only: {out!r}")
-        parts = iter(_Leaving.apply(spec_of_wrapper(out), out))
+        parts = iter(_Leaving.apply(_tangent_of(out), out))
         return [next(parts) if is_differentiable(leaf) else leaf for leaf in leaves]
+
+
+def _tangent_of(out: torch.Tensor) -> SubclassSpec | None:
+    """What arrives for a result in a backward, as its class says; None if autograd does not know
+    the result.
+    """
+    if out.grad_fn is None:
+        return None
+    with torch.no_grad():
+        tangent = out.detach()
+        convert = getattr(tangent, "__coerce_tangent_metadata__", None)
+        return spec_of_wrapper(tangent if convert is None else convert())
 
 
 class _Leaving(torch.autograd.Function):

@@ -24,6 +24,7 @@ from flambeau_capture.record import Break
 from flambeau_capture.sources import Source
 from flambeau_prims import sizes
 from flambeau_prims.sizes import Expr, SizeEnv
+from flambeau_prims.wrapper_subclasses import SubclassSpec
 
 if TYPE_CHECKING:
     from flambeau_capture.record import Capture
@@ -159,7 +160,8 @@ def marks_of(
     attributes = tensor.__dict__
     marks: dict[int, Mark] = {}
     if attributes:
-        marks |= {dim: Mark("maybe") for dim in attributes.get("_dynamo_weak_dynamic_indices", ())}
+        for name in ("_dynamo_weak_dynamic_indices", "_dynamo_propagated_dynamic_indices"):
+            marks |= {dim: Mark("maybe") for dim in attributes.get(name, ())}
         marks |= {dim: Mark("static") for dim in attributes.get("_dynamo_static_indices", ())}
         marks |= {dim: Mark("dynamic") for dim in attributes.get("_dynamo_dynamic_indices", ())}
         for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
@@ -207,7 +209,10 @@ def violation(capture: Capture, declared: MarksBySource | None) -> Break | None:
     env = capture.size_env
     if env is None:
         return None
+    wrappers = {item.source for item in capture.inputs if isinstance(item.spec, SubclassSpec)}
     for item in capture.inputs:
+        if getattr(item.source, "base", None) in wrappers:
+            continue  # its class has marked an inner tensor, not the program
         if isinstance(item.example, torch.Tensor):
             for dim, mark in marks_of(item.example, item.source, declared).items():
                 size = item.spec.shape[dim]  # type: ignore[union-attr]

@@ -38,7 +38,7 @@ from flambeau_prims.fake import (
 )
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.out_arguments import to_resize
-from flambeau_prims.rules.registry import infer, infer_keyed
+from flambeau_prims.rules.registry import infer, infer_keyed, rule_for
 from flambeau_prims.sizes import ExprEnv, as_int
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
@@ -200,6 +200,9 @@ class Tracer(TorchDispatchMode):
             answer = _SPECIAL[facts.special](self, func, args, kwargs or {})
             if answer is not _GO_ON:
                 return answer
+        if self.env is not None and _is_composed(func) and _holds_symbols(args):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         key: list[Any] = [func]
         rule_args, values = self._take_all(args, key)
         if kwargs:
@@ -473,6 +476,18 @@ class Tracer(TorchDispatchMode):
 def left_to_subclass(types: Any) -> bool:
     """Whether a class among those of a call's arguments answers the call, on inner fakes."""
     return any(kind is not FakeTensor and is_wrapper_subclass(kind) for kind in types)
+
+
+@functools.cache
+def _is_composed(func: Any) -> bool:
+    """Whether an operator without a rule consists of others. It comes here whole where nothing
+    above took it apart: below autograd, as the handlers of wrapper subclasses call it.
+    """
+    return bool(func._can_decompose()) and rule_for(func) is None
+
+
+def _holds_symbols(args: Any) -> bool:
+    return any(isinstance(arg, FakeTensor) and arg.spec.env is not None for arg in args)
 
 
 def is_recording() -> bool:

@@ -106,6 +106,15 @@ class NoCodeGenerator(Unsupported):
     hint = "none needed on meta; elsewhere, move the tensors to a CPU or CUDA device"
 
 
+class AsynchronousCall(Unsupported):
+    """A collective, which reads its operand until somebody waits for its result: a program that
+    plans its memory would free the operand before.
+    """
+
+    reason = "asynchronous-call"
+    hint = 'the graph runs as it is; `backend="aot_eager"` compiles it without planned memory'
+
+
 class InvalidOption(ValueError):
     """An argument that eager mode never reads has a value that no compiled code can have. It
     reaches the caller: there is no eager run that would tell of it.

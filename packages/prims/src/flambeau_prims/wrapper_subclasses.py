@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+from torch._library import opaque_object
 
 from flambeau_prims.fake import FakeTensor, make_fake
-from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes import Expr, eq
 from flambeau_prims.sizes_node import IntNode, from_symint, to_symint
 from flambeau_prims.spec import Spec, spec_of
 
@@ -41,6 +42,20 @@ def is_wrapper_subclass(cls: type) -> bool:
     )
 
 
+def is_opaque_type(cls: type) -> bool:
+    """Whether torch's compilers take objects of a class as constants (a DTensor's placements)."""
+    return bool(opaque_object.is_opaque_type(cls))
+
+
+class Context(NamedTuple):
+    """What `__tensor_flatten__` says besides tensors: its context, and the inner attributes that
+    are no tensors (a DTensor's mesh), by name.
+    """
+
+    given: Any
+    objects: tuple[tuple[str, Any], ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class SubclassSpec:
     """What is known of a wrapper: its class, what `__tensor_flatten__` says, and its geometry.
@@ -51,7 +66,7 @@ class SubclassSpec:
 
     cls: type[torch.Tensor]
     names: tuple[str, ...]
-    context: Any
+    context: Context
     inner: tuple[AnySpec, ...]
     shape: tuple[Any, ...]
     stride: tuple[Any, ...]
@@ -90,32 +105,28 @@ class SubclassSpec:
             found += [size for size in extents if isinstance(size, Expr)]
         return found
 
-    def is_built_as(self, other: AnySpec) -> bool:
-        """Whether both are of one class, over leaves of the same shapes and dtypes."""
-        return (
-            isinstance(other, SubclassSpec)
-            and self.cls is other.cls
-            and self.names == other.names
-            and all(map(_same_build, self.inner, other.inner))
-        )
 
-    def has_context_of(self, other: SubclassSpec) -> bool:
-        """Whether the contexts are equal, too; of specs that are built alike."""
-        return same_context(self.context, other.context) and all(
-            part.has_context_of(others)  # type: ignore[arg-type]
-            for part, others in zip(self.inner, other.inner, strict=True)
-            if isinstance(part, SubclassSpec)
-        )
-
-
-def _same_build(first: AnySpec, second: AnySpec) -> bool:
+def is_built_as(first: AnySpec, second: AnySpec) -> bool:
+    """Whether two tensors are of one class, over leaves of the same dtypes and shapes. Sizes that
+    are symbolic are guarded.
+    """
     if isinstance(first, SubclassSpec):
-        return first.is_built_as(second)
-    return isinstance(second, Spec) and first.shape == second.shape and first.dtype is second.dtype
+        return (
+            isinstance(second, SubclassSpec)
+            and first.cls is second.cls
+            and first.names == second.names
+            and all(map(is_built_as, first.inner, second.inner))
+        )
+    return (
+        isinstance(second, Spec)
+        and first.dtype is second.dtype
+        and first.ndim == second.ndim
+        and all(map(eq, first.shape, second.shape))
+    )
 
 
-def same_context(first: Any, second: Any) -> bool:
-    """Whether two contexts of `__tensor_flatten__` are equal, as far as they can tell."""
+def same_context(first: Context, second: Context) -> bool:
+    """Whether two contexts are equal, as far as they can tell."""
     try:
         return bool(first == second)
     except Exception:
@@ -125,10 +136,13 @@ def same_context(first: Any, second: Any) -> bool:
 # ---------------------------------------------------------------- taking apart
 
 
-def parts_of(tensor: torch.Tensor) -> tuple[tuple[str, ...], Any, list[torch.Tensor]]:
+def parts_of(tensor: torch.Tensor) -> tuple[tuple[str, ...], Context, list[torch.Tensor]]:
     """The names of a wrapper's inner tensors, its context, and these tensors."""
-    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    return tuple(names), context, [getattr(tensor, name) for name in names]
+    names, given = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    inner = {name: getattr(tensor, name) for name in names}
+    tensors = {name: part for name, part in inner.items() if isinstance(part, torch.Tensor)}
+    objects = tuple(item for item in inner.items() if item[0] not in tensors)
+    return tuple(tensors), Context(given, objects), list(tensors.values())
 
 
 def leaves_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -182,7 +196,8 @@ def rebuilt(
     number: Callable[[Expr], Any] = to_symint,
 ) -> torch.Tensor:
     """A tensor of this spec over other leaves; `number` is the value of a symbolic size."""
-    inner = {
+    inner: dict[str, Any] = dict(spec.context.objects)
+    inner |= {
         name: rebuilt(part, leaves, number) if isinstance(part, SubclassSpec) else next(leaves)
         for name, part in zip(spec.names, spec.inner, strict=True)
     }
@@ -190,7 +205,7 @@ def rebuilt(
     if all(type(size) is int for size in shape):
         shape = torch.Size(shape)
     made: torch.Tensor = spec.cls.__tensor_unflatten__(  # type: ignore[attr-defined]
-        inner, map_sizes(spec.context, number), shape, stride
+        inner, map_sizes(spec.context.given, number), shape, stride
     )
     return made
 

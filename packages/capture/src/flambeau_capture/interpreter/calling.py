@@ -48,6 +48,7 @@ from flambeau_capture.interpreter.substitutes import (
 from flambeau_capture.interpreter.substitutes.modules import call_cached, call_module
 from flambeau_capture.interpreter.substitutes.triton_kernels import call_of_operator, call_of_triton
 from flambeau_capture.interpreter.torch_calls import torch_functions
+from flambeau_capture.interpreter.torch_calls.wrappers import MethodOfTorch, is_of_wrapper_class
 from flambeau_capture.interpreter.values.classes import (
     LRU_CACHE,
     Proxy,
@@ -65,7 +66,7 @@ from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import Attribute
 from flambeau_prims.concrete_sizes import concrete
-from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
+from flambeau_prims.wrapper_subclasses import is_opaque_type, is_wrapper_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +136,8 @@ def _call_of_library(
 def _call_of_torch(machine: Machine, function: Any, module: str, args: Args, kwargs: Kwargs) -> Any:
     if module.startswith("torch._dynamo"):
         return dynamo_substitute(function)(machine, args, kwargs)
+    if is_of_wrapper_class(function):
+        return machine.tape.call_function(MethodOfTorch(function), args, kwargs)
     return NotImplemented
 
 
@@ -712,6 +715,7 @@ def _construct_native(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -
     if not (
         is_pure(cls)
         or issubclass(cls, (BaseException, enum.Enum))
+        or is_opaque_type(cls)
         or cls.__new__ is object.__new__
         or maker is not None
     ):

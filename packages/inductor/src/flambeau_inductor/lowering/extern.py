@@ -20,6 +20,7 @@ from flambeau_prims.primitives import STORED_DTYPES, Prim
 from flambeau_prims.raising import can_raise
 from flambeau_prims.rules.registry import aliasing
 from flambeau_prims.sizes import Expr
+from flambeau_prims.unsupported import AsynchronousCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,8 @@ def lower_extern(
     node: Node, order: int, tensor: Callable[[Value], TensorRef], make: Callable[[Value, str], str]
 ) -> ExternCall:
     """The call. `tensor` gives an operand's memory, `make(value, role)` a result's buffer."""
+    if node.op.namespace == "_c10d_functional":
+        raise AsynchronousCall(f"{node.op} is a collective", node.op)
     reads: set[str] = set()
 
     def convert(arg: Any) -> Any:

@@ -211,7 +211,9 @@ def trilinear(
 
 @rule(aten._int_mm.default)
 def int_mm(self: Spec, mat2: Spec) -> Spec:
-    """int8 matrices, int32 product."""
+    """int8 matrices, int32 product; on a CPU the first may be uint8."""
+    if self.dtype is torch.uint8 and self.device.type == "cpu":
+        self = self.replace(dtype=torch.int8)
     return mm(self, mat2).replace(dtype=torch.int32)
 
 

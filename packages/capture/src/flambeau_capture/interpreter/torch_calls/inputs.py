@@ -37,7 +37,7 @@ from flambeau_prims.size_floats import FloatExpr, float_symbol, is_unbacked
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.tracer import MutatingCall, Tracer, left_to_subclass
-from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
+from flambeau_prims.wrapper_subclasses import is_wrapper_subclass, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,14 +139,18 @@ class Inputs:
         before = self._outer_sizes
         numbers = all(type(size) is int for size in wrapper.shape)
         if numbers:
-            dims = self._dynamic_dims(wrapper, source)
+            # A symbol is read from an inner tensor, so sizes that none has stay numbers.
+            inner = {size for leaf in leaves_of(wrapper) for size in leaf.shape}
+            dims = self._dynamic_dims(wrapper, source, inner)
             self._outer_sizes = {wrapper.shape[dim]: size for dim, size in dims.items()}
         try:
             yield
         finally:
             self._outer_sizes = before
 
-    def _dynamic_dims(self, real: torch.Tensor, source: Source) -> dict[int, Expr]:
+    def _dynamic_dims(
+        self, real: torch.Tensor, source: Source, among: set[int] | None = None
+    ) -> dict[int, Expr]:
         """Symbols for the dynamic sizes: 0 and 1 are specialised, equal sizes share a symbol."""
         if self.declared is not None:
             declared = self.declared.sizes_of(real)
@@ -163,6 +167,8 @@ class Inputs:
         dims: dict[int, Expr] = {}
         for dim, size in enumerate(real.shape):
             mark = marks.get(dim)
+            if among is not None and size not in among:
+                continue
             if size < 2 or (mark is not None and mark.kind == "static"):
                 continue
             if size in self._outer_sizes:

@@ -8,6 +8,7 @@ before the call become inputs, one for each real tensor.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ from flambeau_prims.unsupported import DataDependent, OutArgument, Unsupported
 from flambeau_prims.view_chains import shortened
 from flambeau_prims.wrapper_subclasses import (
     SubclassSpec,
+    is_opaque_type,
     is_wrapper_subclass,
     leaves_of,
     spec_of_any,
@@ -519,6 +521,14 @@ class Tape(Inputs):
             return self.unbacked.result(from_symbolic(result))
         return result
 
+    def _opaque_constant(self, arg: Any) -> Any:
+        """An object that torch's compilers treat as a constant: one that is equal in each call."""
+        source = self.machine.objects.source_of(arg)
+        if source is not None:
+            text = f"equals {arg!r}"
+            self.machine.guard("PREDICATE", source, (functools.partial(operator.eq, arg), text))
+        return arg
+
     def _argument(self, arg: Any) -> Any:
         """An argument as the record holds it."""
         kind = type(arg)
@@ -545,6 +555,8 @@ class Tape(Inputs):
             return arg
         if is_wrapper_subclass(kind):
             return self.value_of(arg)
+        if is_opaque_type(kind):
+            return self._opaque_constant(arg)
         for plain in (int, float, str):
             if isinstance(arg, plain):
                 made: Any = plain

@@ -24,7 +24,9 @@ from flambeau_capture.sources import Attribute
 from flambeau_prims.fake import symbolic_spec
 from flambeau_prims.sizes import Expr
 from flambeau_prims.wrapper_subclasses import (
+    Context,
     SubclassSpec,
+    is_wrapper_subclass,
     leaves_of,
     parts_of,
     rebuilt,
@@ -60,7 +62,7 @@ def wrapper_input(
 ) -> tuple[torch.Tensor, Input]:
     """The wrapper over fakes for a real one, and its Input; its inner tensors are inputs, too."""
     names, context, inner = parts_of(real)
-    context = _copied(context)
+    context = Context(_copied(context.given), context.objects)
     guard = SameWrapper(real, names, context)
     if not guard(real):
         detail = f"{source.text()} is a {type(real).__name__} whose context cannot be compared"
@@ -132,13 +134,13 @@ def _copied(context: Any) -> Any:
 class SameWrapper:
     """Whether a tensor is a wrapper of the class, with the context and geometry, of another."""
 
-    def __init__(self, real: torch.Tensor, names: tuple[str, ...], context: Any) -> None:
+    def __init__(self, real: torch.Tensor, names: tuple[str, ...], context: Context) -> None:
         self.cls: Any = type(real)
         self.names = names
         self.context = context
         self.fields = _fields(real)
         self.extents: tuple[int | None, ...] = ()
-        self.text = f"is a {self.cls.__name__} with the context {context!r} and the same geometry"
+        self.text = f"is a {self.cls.__name__} of the same geometry, context {context.given!r}"
 
     def expect(self, shape: tuple[Any, ...], stride: tuple[Any, ...]) -> None:
         """Compare sizes and strides, too: those that are ints."""
@@ -149,9 +151,9 @@ class SameWrapper:
     def __call__(self, value: Any) -> bool:
         if type(value) is not self.cls:
             return False
-        names, context = value.__tensor_flatten__()
+        names, context, _ = parts_of(value)
         return (
-            tuple(names) == self.names
+            names == self.names
             and self._has_context(context)
             and _fields(value) == self.fields
             and all(
@@ -162,17 +164,54 @@ class SameWrapper:
             )
         )
 
-    def _has_context(self, context: Any) -> bool:
+    def _has_context(self, context: Context) -> bool:
         compare = getattr(self.cls, "__metadata_guard__", None)
         if compare is None:
             return same_context(self.context, context)
-        return bool(compare(self.context, context))
+        return self.context.objects == context.objects and bool(
+            compare(self.context.given, context.given)
+        )
 
 
 def _fields(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What is compared of a wrapper itself; its number of dimensions keeps extents in step."""
     keys = torch._C._dispatch_keys(tensor).raw_repr()
     return tensor.dtype, tensor.device, tensor.requires_grad, tensor.dim(), keys
+
+
+# ---------------------------------------------------------------- torch's own classes
+
+
+class MethodOfTorch:
+    """A function that torch defines in a wrapper class: one call of the graph, as torch's operators
+    are. It runs natively when the graph is traced.
+    """
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self.function = function
+        self.__name__ = function.__name__
+        self.__module__ = __name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MethodOfTorch) and other.function is self.function
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+
+def is_of_wrapper_class(function: types.FunctionType) -> bool:
+    """Whether a function stands in the body of a wrapper class."""
+    owner, _, name = function.__qualname__.rpartition(".")
+    cls = function.__globals__.get(owner)
+    return (
+        isinstance(cls, type)
+        and is_wrapper_subclass(cls)
+        and name not in ("__init__", "__new__")
+        and getattr(cls.__dict__.get(name), "__func__", cls.__dict__.get(name)) is function
+    )
 
 
 # ---------------------------------------------------------------- attributes
@@ -188,9 +227,12 @@ def wrapper_attribute(machine: Recorder, wrapper: torch.Tensor, name: str) -> An
         return types.MethodType(raw, wrapper)
     if raw is not None and not hasattr(type(raw), "__set__"):
         return machine.load(cls, name)
-    if name not in wrapper.__dict__:
+    if type(raw) is types.MemberDescriptorType:
+        value = raw.__get__(wrapper)
+    elif name in wrapper.__dict__:
+        value = wrapper.__dict__[name]
+    else:
         return MISSING
-    value = wrapper.__dict__[name]
     if isinstance(value, torch.Tensor) and not machine.tape.is_value(value):
         return machine.tape.call_function(getattr, (wrapper, name))
     return value

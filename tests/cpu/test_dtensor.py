@@ -1,0 +1,99 @@
+"""DTensors under compile, in one process and in two: eager's local tensors and placements."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import distributed
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+)
+
+import flambeau
+from tests.worlds import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def elementwise(x: Any, w: Any, mesh: Any) -> Any:
+    return torch.sin(x) * 2 + 1
+
+
+def product(x: Any, w: Any, mesh: Any) -> Any:
+    return torch.relu(x @ w)
+
+
+def local(x: Any, w: Any, mesh: Any) -> Any:
+    return x.to_local() * 2
+
+
+def from_local(x: Any, w: Any, mesh: Any) -> Any:
+    return DTensor.from_local(x.to_local() * 2, mesh, [Shard(0)]) + 1
+
+
+def redistributed(x: Any, w: Any, mesh: Any) -> Any:
+    return (x @ w).redistribute(mesh, [Replicate()]) * 2
+
+
+PROGRAMS: list[Callable[..., Any]] = [elementwise, product, local, from_local, redistributed]
+
+
+def same(ours: Any, theirs: Any) -> None:
+    """Both are alike, and DTensors are placed alike."""
+    assert type(ours) is type(theirs)
+    if isinstance(ours, DTensor):
+        assert ours.placements == theirs.placements
+        assert ours.shape == theirs.shape
+        assert ours.stride() == theirs.stride()
+        ours, theirs = ours.to_local(), theirs.to_local()
+    torch.testing.assert_close(ours, theirs)
+
+
+def check(rank: int, ranks: int, store: str) -> None:
+    """Each program, compiled and eager, on this rank: results and gradients."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks
+    )
+    try:
+        mesh = init_device_mesh("cpu", (ranks,))
+        for program in PROGRAMS:
+            compiled = flambeau.compile(program, fullgraph=True)
+            for call in range(2):
+                shown = []
+                for function in (compiled, program):
+                    torch.manual_seed(call)
+                    x = distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)]).requires_grad_()
+                    w = distribute_tensor(torch.randn(4, 6), mesh, [Replicate()]).requires_grad_()
+                    result = function(x, w, mesh)
+                    total = result.sum()
+                    (total.full_tensor() if isinstance(total, DTensor) else total).backward()
+                    shown.append([result, x.grad, w.grad])
+                for ours, theirs in zip(*shown, strict=True):
+                    if theirs is None:
+                        assert ours is None
+                    else:
+                        same(ours, theirs)
+            assert kinds(compiled) == ["capture"], program.__name__
+            graphs = flambeau.explain(compiled).graphs
+            communicates = ranks > 1 and program is redistributed
+            for graph in graphs:
+                reason = str(graph.fallback or "")
+                assert "asynchronous-call" in reason if communicates else not reason
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_equal_to_eager(ranks: int, tmp_path: Path) -> None:
+    store = os.fspath(tmp_path / "store")
+    torch.multiprocessing.spawn(check, (ranks, store), nprocs=ranks)
