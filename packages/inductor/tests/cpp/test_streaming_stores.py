@@ -39,6 +39,16 @@ def rows() -> LoopKernel:
     return LoopKernel("cpu", params(*described), (K0, K1), axes((I0, K0), (I1, K1)), (), body)
 
 
+def transposing(height: int, width: int, dtype=F32) -> LoopKernel:
+    """b1 of (height, width) is b0 of (width, height), turned."""
+    body = (
+        Load("v0", dtype, "b0", I1 * height + I0), Compute("v1", dtype, "neg", ("v0",)),
+        Store("b1", I0 * width + I1, "v1"),
+    )  # fmt: skip
+    outer = axes((I0, height), (I1, width))
+    return LoopKernel("cpu", params((dtype, "read"), (dtype, "write")), (), outer, (), body)
+
+
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of any size are streamed."""
@@ -68,6 +78,26 @@ def test_values(level: str, always: None) -> None:
         x, bias = torch.randn(lines, width), torch.randn(width)
         tensors = [x, bias, torch.empty_like(x), torch.empty(lines, width, dtype=BF16)]
         library.check("rows", tensors, (lines, width))
+
+
+@pytest.mark.parametrize("level", isa.LEVELS)
+def test_tiles(level: str, always: None) -> None:
+    """Of rows of whole lines of memory; the buffer may begin anywhere."""
+    if isa.LEVELS.index(level) < isa.LEVELS.index(isa.detect()):
+        pytest.skip(f"this machine has no {level}")
+    options = dataclasses.replace(run_cpp.OPTIONS, isa=level, cxx_flags=("-DCACHE_BYTES=0",))
+    sizes = {"f32": (641, 592, F32), "f64": (577, 1000, F64), "odd": (640, 577, F32)}
+    library = Library({name: transposing(*size) for name, size in sizes.items()}, options)
+    assert "b1_streams" not in library.text[library.text.index("odd_part") :]
+    assert library.text.count("const bool b1_streams") == 2
+    for name, (height, width, dtype) in sizes.items():
+        for skipped in (0, 3):
+            x = torch.randn(width, height, dtype=dtype)
+            memory = torch.full((height * width + skipped + 16,), 7, dtype=dtype)
+            want = memory.clone()
+            want[skipped : skipped + x.numel()] = -x.t().flatten()
+            library.run(name, [x, memory[skipped : skipped + x.numel()]])
+            assert torch.equal(memory, want)
 
 
 def test_threads(always: None) -> None:

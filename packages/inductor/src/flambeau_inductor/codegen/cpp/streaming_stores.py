@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING
 import sympy
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
-from flambeau_inductor.codegen.cpp.plan import hinted_size, stride_along
+from flambeau_inductor.codegen.cpp.plan import (
+    hinted_size,
+    stride_along,
+    tile_side,
+    walks_streams,
+)
 from flambeau_inductor.indexing.expressions import free_names, symbol
 from flambeau_inductor.ir import Load, Store
 
@@ -51,7 +56,7 @@ def streamed_buffers(kernel: LoopKernel, plan: Plan) -> dict[str, tuple[Axis, ..
     runs, each with the axes along which it stores there.
     """
     vector = plan.vector
-    if plan.kind != "pointwise" or plan.serial or plan.tile is not None or vector is None:
+    if plan.kind != "pointwise" or plan.serial or vector is None:
         return {}
     if plan.point_cost > MOST_COST or not _reads_streams(kernel):
         return {}
@@ -68,7 +73,9 @@ def streamed_buffers(kernel: LoopKernel, plan: Plan) -> dict[str, tuple[Axis, ..
         axes = [a for a in kernel.outer if a.symbol.name in free_names(store.index)]
         likely = math.prod(hinted_size(axis, kernel) for axis in axes) * param.dtype.itemsize
         row = hinted_size(vector, kernel) * param.dtype.itemsize
-        if likely >= STREAM_LEAST and row >= SHORTEST_ROW and _is_line(store, vector):
+        if likely < STREAM_LEAST or row < SHORTEST_ROW or not _is_line(store, vector):
+            continue
+        if plan.tile is None or _fills_lines(store, kernel, plan, param.dtype.itemsize):
             result[param.name] = tuple(axes)
     return result
 
@@ -79,6 +86,19 @@ def _is_line(store: Store, vector: Axis) -> bool:
         store.mode == "" and store.mask is None
         and stride_along(store.index, vector) is sympy.S.One
     )  # fmt: skip
+
+
+def _fills_lines(store: Store, kernel: LoopKernel, plan: Plan, itemsize: int) -> bool:
+    """Whether each row of a tile is whole lines of memory, where the buffer begins with one: else
+    two tiles share a line, and each would wait for it.
+    """
+    if walks_streams(kernel, plan) or tile_side(kernel, plan) * itemsize % 64:
+        return False
+    strides = [stride_along(store.index, axis) for axis in plan.lead]
+    return store.index.subs(dict.fromkeys(store.index.free_symbols, 0)) == 0 and all(
+        stride is not None and stride.is_Integer and int(stride) * itemsize % 64 == 0
+        for stride in strides
+    )
 
 
 def _reads_streams(kernel: LoopKernel) -> bool:
