@@ -139,3 +139,15 @@ def test_gradients_of_another_class_are_refused() -> None:
     result = compiled(two(4, grad=True))
     with pytest.raises(RuntimeError, match="takes a gradient like TwoTensor"):
         result.backward(torch.ones(4))
+
+
+def test_an_attribute_that_the_program_sets_is_seen_by_the_class() -> None:
+    def program(x: Any) -> Any:
+        x.scale = 5.0
+        return x + 1, x * 2
+
+    ours, theirs = Scaled(torch.ones(2), 2.0), Scaled(torch.ones(2), 2.0)
+    compiled = flambeau.compile(program)
+    same(compiled(ours), program(theirs), "result")
+    assert ours.scale == theirs.scale
+    assert "break" in kinds(compiled)

@@ -141,6 +141,9 @@ def store_tensor_attribute(
         return
     if name == "data" or (hasattr(torch.Tensor, name) and name != "grad"):
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is set")
+    if name != "grad" and is_wrapper_subclass(type(tensor)):
+        # Its class computes with its attributes.
+        raise GraphBreak("tensor-attribute", f"attribute {name!r} of a wrapper subclass is set")
     machine.objects.add_pending_write(tensor, name, value)
     if machine.tape.input_of(tensor) is not None:
         machine.objects.note_attribute_write(tensor, name, raw=False)
