@@ -151,3 +151,28 @@ def test_an_attribute_that_the_program_sets_is_seen_by_the_class() -> None:
     same(compiled(ours), program(theirs), "result")
     assert ours.scale == theirs.scale
     assert "break" in kinds(compiled)
+
+
+class Noted(Scaled):
+    """Keeps its scale in a dict, too."""
+
+    def __init__(self, inner: torch.Tensor, scale: float) -> None:
+        super().__init__(inner, scale)
+        self.notes = {"scale": scale}
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor], context: dict[str, Any], size: Any, stride: Any
+    ) -> Noted:
+        return Noted(inner["inner"], context["scale"])
+
+
+def test_a_container_of_a_wrapper_is_the_real_one() -> None:
+    def program(x: Any) -> Any:
+        x.notes["seen"] = True
+        return x * 2
+
+    x = Noted(torch.ones(2), 2.0)
+    compiled = flambeau.compile(program)
+    same(compiled(x), x * 2, "result")
+    assert x.notes == {"scale": 2.0, "seen": True}

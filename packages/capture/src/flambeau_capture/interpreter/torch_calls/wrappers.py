@@ -235,4 +235,7 @@ def wrapper_attribute(machine: Recorder, wrapper: torch.Tensor, name: str) -> An
         return MISSING
     if isinstance(value, torch.Tensor) and not machine.tape.is_value(value):
         return machine.tape.call_function(getattr, (wrapper, name))
+    if type(value) in (dict, list, set):
+        # The program may change it, and the real tensor has another one.
+        raise GraphBreak("tensor-attribute", f"container {name!r} of a wrapper is read")
     return value
