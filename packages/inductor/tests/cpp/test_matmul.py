@@ -313,25 +313,37 @@ def test_special_values_stay_in_their_rows_and_columns() -> None:
         torch.testing.assert_close(result, x @ w, equal_nan=True)
 
 
-def test_symbolic_rows() -> None:
+@pytest.mark.parametrize("dtype", [F32, torch.int8], ids=str)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_symbolic_rows(dtype: torch.dtype, threads: int) -> None:
     env = SizeEnv()
     rows = env.symbol(40, "rows")
     graph = Graph(
-        [Value("x", Spec.of((rows, 48), dtype=F32)), Value("w", Spec.of((48, 56), dtype=F32))],
+        [Value("x", Spec.of((rows, 47), dtype=dtype)), Value("w", Spec.of((47, 56), dtype=dtype))],
         env=env,
     )
     product = Product()
     product.graph, a = graph, graph.inputs
-    value = Value("y", Spec.of((rows, 56), dtype=F32))
-    value.producer = Node(aten.mm.default, tuple(a), {}, (value,), "")
+    total, op = (F32, aten.mm.default) if dtype is F32 else (torch.int32, aten._int_mm.default)
+    value = Value("y", Spec.of((rows, 56), dtype=total))
+    value.producer = Node(op, tuple(a), {}, (value,), "")
     graph.nodes, graph.outputs = [value.producer], [value]
-    w = torch.randn(48, 56)
-    for name, program in product.programs():
+
+    def numbers(*shape: int) -> torch.Tensor:
+        if dtype is F32:
+            return torch.randn(shape)
+        return torch.randint(-128, 128, shape, dtype=dtype)
+
+    w = numbers(47, 56)
+    own = CpuBench(run_cpp.OPTIONS).facts("cpu")
+    facts = dataclasses.replace(own, threads=threads, multiplies_int8=True)
+    for name, program in product.programs(facts):
         run = load(program, run_cpp.OPTIONS)
         for size in (2, 15, 40, 333):
-            x = torch.randn(size, 48)
+            x = numbers(size, 47)
             (result,) = run(x, w)
-            assert error(result, x.double() @ w.double()) <= PRECISION[F32], (name, size)
+            allowed = PRECISION.get(dtype, 0.0)
+            assert error(result, x.double() @ w.double()) <= allowed, (name, size)
 
 
 def test_frozen_factors_are_packed_again_when_they_change() -> None:
