@@ -57,7 +57,7 @@ def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
     Kernels are found by what they were made from, the compiler and the kind of processor among it:
     those of another kind are never used.
     """
-    cache = Cache(_cache_dir(read_environment()))
+    cache = Cache(cache_dir(read_environment()))
     unpacked: dict[str, list[str]] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(serialized_artifacts)) as archive:
@@ -78,7 +78,8 @@ def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
     return CacheInfo({kind: tuple(keys) for kind, keys in unpacked.items()})
 
 
-def _cache_dir(environment: Environment) -> Path:
+def cache_dir(environment: Environment) -> Path:
+    """The cache directory that this environment asks for."""
     resolved = resolve(
         fullgraph=False, dynamic=None, mode=None, options=None, environment=environment
     )

@@ -130,7 +130,7 @@ class Cache:
         entry = {"kind": kind, "key": key, "sha256": digest, "suffix": suffix}
         with self._writing():
             path = self._folder("objects") / f"{digest}{suffix}"
-            if _owned_content(path) != content:
+            if owned_content(path) != content:
                 _write_atomically(path, content)
             folder = self._folder("entries", kind)
             _write_atomically(folder / f"{key}.json", json.dumps(entry).encode())
@@ -157,9 +157,9 @@ class Cache:
             yield Path(folder.name)
 
     def _read_entry(self, kind: str, key: str) -> tuple[Path, bytes] | None:
-        if not all(map(_is_private, self._folders("objects") + self._folders("entries", kind))):
+        if not all(map(is_private, self._folders("objects") + self._folders("entries", kind))):
             return None
-        text = _owned_content(self.root / "entries" / kind / f"{key}.json", ENTRY_LIMIT)
+        text = owned_content(self.root / "entries" / kind / f"{key}.json", ENTRY_LIMIT)
         if text is None:
             return None
         try:
@@ -170,7 +170,7 @@ class Cache:
         if bound != (kind, key) or not (_matches(_DIGEST, digest) and _matches(_SUFFIX, suffix)):
             return None
         path = self.root / "objects" / f"{digest}{suffix}"
-        content = _owned_content(path)
+        content = owned_content(path)
         if content is None or hashlib.sha256(content).hexdigest() != digest:
             return None
         return (path, content) if binding(kind, key).encode() in content else None
@@ -185,7 +185,7 @@ class Cache:
         for folder in folders:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=DIRECTORY_MODE, parents=folder == self.root)
-            if not _is_private(folder):
+            if not is_private(folder):
                 raise CacheError(
                     f"the cache directory {folder} is not a directory that you own and "
                     f"only you may write to",
@@ -219,7 +219,7 @@ def _matches(pattern: re.Pattern[str], text: object) -> bool:
     return isinstance(text, str) and pattern.fullmatch(text) is not None
 
 
-def _is_private(directory: Path) -> bool:
+def is_private(directory: Path) -> bool:
     try:
         status = directory.lstat()
     except (OSError, ValueError):
@@ -228,7 +228,7 @@ def _is_private(directory: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not writable_by_others
 
 
-def _owned_content(path: Path, limit: int | None = None) -> bytes | None:
+def owned_content(path: Path, limit: int | None = None) -> bytes | None:
     """The content of a regular file that only the user may write, at most `limit` long, or None."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
     try:
