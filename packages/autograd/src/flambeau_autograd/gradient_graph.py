@@ -120,7 +120,7 @@ class Gradients:
             ]
         )
         self._written = tuple(self._passed[at] for at in written if at < len(self._passed))
-        self.refused = _refusal(traced, [joint.inputs[at] for at in written & _read(joint, traced)])
+        self.refused = _refusal(traced, _overwritten(joint, traced.results))
         self.draws = not self.refused and any(map(_is_draw, traced.tape.nodes))
         self._compiled: dict[Any, Compiled | None] = {}
         self._lock = fork_safe_lock()
@@ -278,16 +278,16 @@ def _is_draw(node: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.op, "tags", ())
 
 
-def _read(joint: Graph, traced: Trace) -> set[int]:
-    """The inputs, by position, that gradients depend on when all is said that does not matter."""
-    found: set[Any] = {out for out in joint.outputs[traced.results :] if isinstance(out, Value)}
+def _overwritten(joint: Graph, results: int) -> list[Value]:
+    """The inputs that the program writes to and gradients depend on."""
+    found: set[Any] = {out for out in joint.outputs[results:] if isinstance(out, Value)}
     for node in reversed(joint.nodes):
         if any(out in found for out in node.outputs):
             found.update(node.operands())
-    return {at for at, value in enumerate(joint.inputs) if value in found}
+    return [target for target, _ in joint.writes if target in found]
 
 
-def _refusal(traced: Trace, written: Sequence[Any]) -> str:
+def _refusal(traced: Trace, written: Sequence[Value]) -> str:
     """Why there are no derivatives of the gradients, or nothing; `written`: inputs that gradients
     depend on and the program writes to.
     """
