@@ -16,6 +16,7 @@ python -m tools.bench gemm --device cpu                the same on a CPU, its ow
 python -m tools.bench products [--case ...]            linear layers on a CPU, with max-autotune
 python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
 python -m tools.bench background [--case resnet18_1 ...]   eager calls while an entry is compiled
+python -m tools.bench document [--case numpy ...]      four programs of a page, each mode: ms a call
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tools.bench.background import BACKGROUND_CASES, background_table
 from tools.bench.cases import CASES
 from tools.bench.cpu_gemm import CANDIDATES as CPU_GEMM_CANDIDATES
 from tools.bench.cpu_gemm import CPU_GEMM_CASES, cpu_gemm_table
+from tools.bench.document_cases import DOCUMENT_CASES, document_table
 from tools.bench.gemm import CANDIDATES as GEMM_CANDIDATES
 from tools.bench.gemm import gemm_table
 from tools.bench.gemm_cases import GEMM_CASES, OTHER_CASES
@@ -237,6 +239,11 @@ def background(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *background_table(arguments.case or ["transformer", "resnet18_1"]))
 
 
+def document(arguments: argparse.Namespace, table: Table) -> None:
+    """The programs of a page on torch.compile's interface, in its modes, on a CPU."""
+    fill(table, *document_table(arguments.case or list(DOCUMENT_CASES), arguments.rounds))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -265,12 +272,14 @@ def main() -> None:
         "products": products,
         "models": models,
         "background": background,
+        "document": document,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
     kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
     names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
     names += (*MODEL_CASES, *CPU_GEMM_CASES, *BACKGROUND_CASES.keys() - MODEL_CASES.keys())
+    names += tuple(DOCUMENT_CASES)
     parser.add_argument("--case", action="append", choices=names)
     candidates = dict.fromkeys((*GEMM_CANDIDATES, *CPU_GEMM_CANDIDATES))
     parser.add_argument("--candidate", action="append", choices=candidates, help="of gemm")

@@ -35,7 +35,7 @@ from flambeau.graph_split import (
 )
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, is_shown, wanted
-from flambeau.plain_launches import PlainLaunches, note_cuts
+from flambeau.plain_launches import PlainLaunches, note_cpu, note_cuts
 from flambeau.progress import HIDDEN, building, stage
 from flambeau.report import Fallback, GraphReport, Stopwatch
 from flambeau_autograd import aot
@@ -152,6 +152,8 @@ def inductor(context: Context) -> Backend:
                 building(program, graph_report.cache),
             ):
                 refused = PlainLaunches(context.report, graph)
+                if context.options.runtime.cuda_graphs == "always":
+                    note_cpu(context.report, graph, warn=not context.options.autograd.decompose)
                 executable = load(program, context.options.runtime, refused)
             launch = functools.partial(
                 describe_launch, program, executable, context.options.runtime

@@ -44,7 +44,11 @@ def explanation_text(head: str, explanation: ExplanationData) -> str:
         f"break: {reason.where}: {reason.cause} [{reason.id}]" for reason in explanation.breaks
     ]
     lines += _cut(breaks, "more breaks")
-    plain = (event for event in explanation.events if event.startswith("plain_launch: "))
+    plain = (
+        event
+        for event in explanation.events
+        if event.startswith(("plain_launch: ", "cpu_launch: "))
+    )
     lines += _cut(plain, "more plain launches")
     events = (event for event in explanation.events if event.startswith(_OF_THE_BACKGROUND))
     lines += _cut(events, "more events of the background")

@@ -57,6 +57,23 @@ def note_cuts(report: Report, gm: fx.GraphModule, calls: list[fx.Node]) -> None:
         report.note_once("plain_launch", text)
 
 
+def note_cpu(report: Report, graph: Graph, *, warn: bool) -> None:
+    """Note that a graph is on a CPU, where there are no CUDA graphs, though the options ask for
+    them; with a warning where they are all that was asked for.
+    """
+    outputs = [out for node in graph.nodes for out in node.outputs if out is not None]
+    inputs = [value for value in graph.inputs if hasattr(value, "spec")]
+    values = [*inputs, *outputs]
+    if not values or any(_is_gpu(value.spec) for value in values):
+        return
+    where = next((str(node.where) for node in graph.nodes if node.where), "")
+    place = f"{where}: " if where else ""
+    text = (
+        f"{place}launched without CUDA graphs: {values[0].name} is on the {values[0].spec.device}"
+    )
+    report.note_once("plain_launch" if warn else "cpu_launch", text)
+
+
 def _on_cpu(node: Node, states: set[Value | None]) -> bool:
     """Whether a call touches a tensor of the CPU, but for states of generators and attention's idle
     seeds, which are no reason.
