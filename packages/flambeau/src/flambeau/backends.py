@@ -144,6 +144,10 @@ def inductor(context: Context) -> Backend:
                 compiler_module = import_apart("flambeau_inductor.compile")
                 schedule = compiler_module.explain_graph(graph, context.options.inductor)
                 emit("schedule", f"{context.report.name}\n{schedule}", environment)
+            if wanted("perf_hints", environment):
+                hints = import_apart("flambeau.perf_hints")
+                for hint in hints.perf_hints(graph, program, context.options.inductor):
+                    emit("perf_hints", f"{context.report.name}: {hint}", environment)
             if wanted("output_code", environment):
                 emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
             with (
@@ -230,9 +234,9 @@ def engine(name: str, context: Context) -> Backend:
 def _fall_back(graph_report: GraphReport, unsupported: Unsupported, context: Context) -> None:
     """Report that a graph, or a call of it, runs eagerly."""
     graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
-    emit(
-        "fallbacks", f"{context.report.name}: {graph_report.fallback}", context.options.environment
-    )
+    text = f"{context.report.name}: {graph_report.fallback}"
+    emit("fallbacks", text, context.options.environment)
+    emit("perf_hints", f"{text} (runs eagerly)", context.options.environment)
 
 
 def _through_autograd(
@@ -281,12 +285,9 @@ def _through_autograd(
                 RuntimeWarning,
                 stacklevel=2,
             )
-        fallback = graph_report.fallback
-        emit(
-            "fallbacks",
-            f"{context.report.name}: {fallback}",
-            context.options.environment,
-        )
+        text = f"{context.report.name}: {graph_report.fallback}"
+        emit("fallbacks", text, context.options.environment)
+        emit("perf_hints", f"{text} (runs eagerly)", context.options.environment)
         return gm.forward
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:

@@ -31,6 +31,7 @@
 | `schedule` | each functional graph's kernels in loop IR, unmeasured, and refused fusions |
 | `dynamic` | the inputs of each captured graph that have symbolic sizes; entries for all sizes |
 | `cudagraphs` | each graph that is launched kernel by kernel though CUDA graphs were asked for |
+| `perf_hints` | what is not fused, only copies, runs eagerly or is recompiled often, and why |
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Environment:
 
 
 LOG_TOPICS = (
-    "autotune", "captures", "cudagraphs", "dynamic", "fallbacks", "graph_breaks", "graph_code",
-    "guards", "output_code", "recompiles", "schedule",
+    "autotune", "captures", "cudagraphs", "dynamic", "fallbacks", "graph_breaks",
+    "graph_code", "guards", "output_code", "perf_hints", "recompiles", "schedule",
 )  # fmt: skip
 
 TORCH_TOPICS = {topic: topic for topic in LOG_TOPICS} | {

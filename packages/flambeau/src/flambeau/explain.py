@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from flambeau.api import compile
 from flambeau.explanation import (
     BreakExplanation,
@@ -35,13 +33,11 @@ from flambeau.explanation import (
 )
 from flambeau.explanation_text import explanation_text
 from flambeau.module import CompiledModule
+from flambeau.perf_hints import extern_reason
 from flambeau.program_explanation import explain_program
 from flambeau.report import report_of
 from flambeau_capture import state_of
 from flambeau_capture.guards.kinds import guard_text
-from flambeau_prims.decompositions.extern import reason_for
-from flambeau_prims.primitives import DTYPES
-from flambeau_runtime.externs import refs_of
 from flambeau_runtime.peak_memory import live_bytes
 from flambeau_runtime.program import Extern
 
@@ -234,7 +230,7 @@ def _memory(program: Program) -> str:
 
 def _externs(graph: GraphReport) -> tuple[ExternExplanation, ...]:
     calls = Counter(
-        (step.op, _extern_reason(step, program))
+        (step.op, extern_reason(step, program))
         for program in graph.programs
         for step in program.steps
         if isinstance(step, Extern)
@@ -242,22 +238,6 @@ def _externs(graph: GraphReport) -> tuple[ExternExplanation, ...]:
     return tuple(
         ExternExplanation(operator, count, reason) for (operator, reason), count in calls.items()
     )
-
-
-def _extern_reason(step: Extern, program: Program) -> str:
-    """Why a call of ATen is not part of a kernel."""
-    namespace, operator, overload = step.op.split(".")
-    op = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
-    if (reason := reason_for(op)) is not None:
-        return reason
-    names = {*refs_of(step.args), *refs_of(step.kwargs), *step.outputs, *dict(step.out).values()}
-    tensors = [tensor for tensor in program.tensors if tensor.name in names]
-    unknown = {tensor.dtype for tensor in tensors} - {str(dtype)[6:] for dtype in DTYPES}
-    if unknown:
-        return f"kernels do not compute in {', '.join(sorted(unknown))}"
-    if len({tensor.device for tensor in tensors}) > 1:
-        return "copies between devices"
-    return "its decomposition does not cover these arguments"
 
 
 def _stages(seconds: dict[str, float]) -> dict[str, float]:

@@ -34,6 +34,9 @@ _WARNINGS = frozenset({"plain_launch"})
 """Events that are written unasked, by Python's logger: the user asked for what did not happen."""
 
 
+MANY_RECOMPILES = 3
+"""From so many recompiles of a callable on, each is a hint about its speed."""
+
 _chosen: frozenset[str] | None = None
 """The topics that `set_logs` chose."""
 
@@ -85,6 +88,12 @@ def listener(report: Report, environment: Environment) -> Callable[[Event], None
         level = logging.WARNING if event.kind in _WARNINGS else logging.INFO
         text = f"{name}: {event.kind}: {event.text}{took}"
         emit(_OF_EVENT[event.kind], text, environment, level)
+        recompiles = sum(noted.kind == "recompile" for _, noted in report.arrivals)
+        if event.kind == "recompile" and recompiles >= MANY_RECOMPILES:
+            often = f"{name}: recompiled {recompiles} times, now because {event.text}"
+            emit("perf_hints", often, environment)
+        if event.kind in ("plain_launch", "limit"):
+            emit("perf_hints", text, environment)
         if event.entry is not None and wanted("guards", environment):
             for guard in event.entry.guards:
                 where = f" (read at {guard.where})" if guard.where else ""
