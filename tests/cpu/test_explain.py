@@ -297,6 +297,7 @@ def test_one_topic(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> N
     wanted = {
         "captures": "capture: pointwise",
         "fallbacks": " [leaf-made-inside]",
+        "perf_hints": " [leaf-made-inside] (runs eagerly)",
         "recompiles": "L['x'] has shape [3, 2], had [3]",
         "graph_breaks": line_of(branch, 2),
         "guards": "G['FACTOR'] == 2 (read at",
