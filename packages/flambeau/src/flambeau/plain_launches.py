@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flambeau_prims.gpu_draws import reserve_random
+from flambeau_prims.graph import Value
 from flambeau_runtime.graph_launch.eligibility import ON_THE_CPU
 
 if TYPE_CHECKING:
     from torch import fx
 
     from flambeau.report import Report
-    from flambeau_prims.graph import Graph, Node, Value
+    from flambeau_prims.graph import Graph, Node
 
 
 class PlainLaunches:
@@ -62,7 +63,7 @@ def note_cpu(report: Report, graph: Graph, *, warn: bool) -> None:
     them; with a warning where they are all that was asked for.
     """
     outputs = [out for node in graph.nodes for out in node.outputs if out is not None]
-    inputs = [value for value in graph.inputs if hasattr(value, "spec")]
+    inputs = [value for value in graph.inputs if isinstance(value, Value)]
     values = [*inputs, *outputs]
     if not values or any(_is_gpu(value.spec) for value in values):
         return
