@@ -37,8 +37,8 @@ SAME: dict[str, Program] = {}
 CHANGED: dict[str, Program] = {}
 SURROUNDED: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {}
 """What the second process calls a program of CHANGED in."""
-OPTIONS: dict[str, dict[str, Any]] = {}
-"""What the second process compiles a program of CHANGED with."""
+OPTIONS: dict[str, dict[str, Any]] = {"dynamic_sizes": {"dynamic": True}}
+"""What the second process compiles a program of CHANGED with, and both one of SAME."""
 
 
 def same(program: Program) -> Program:
@@ -53,6 +53,10 @@ def changed(program: Program) -> Program:
 
 def x() -> torch.Tensor:
     return torch.randn(4, 6)
+
+
+def chosen(first: Any, second: Any) -> Any:
+    return second if LATER else first
 
 
 # ---------------------------------------------------------------- the same in both processes
@@ -194,11 +198,54 @@ def shared_parameters() -> Any:
     return net, (x(),)
 
 
+def _sizes(x: torch.Tensor, n: int = 3) -> Any:
+    rows = x.shape[0]
+    if rows * 2 > 6 and x.shape[1] % 2 == 0:
+        x = x * rows
+    return x.view(-1), x.t(), x.sum(0) + n, rows // 2, x.new_zeros(rows + 1, 2), x[1:, : rows - 2]
+
+
+@same
+def dynamic_sizes() -> Any:
+    return _sizes, [(torch.randn(rows, 6),) for rows in chosen((5, 7), (8, 4))]
+
+
+@same
+def sizes_that_were_seen_to_change() -> Any:
+    return lambda x: _sizes(x), [(torch.randn(rows, 6),) for rows in chosen((5, 7, 8), (6, 4))]
+
+
+@same
+def numbers_that_were_seen_to_change() -> Any:
+    return lambda x, n: x.repeat(n, 1) * n, [(torch.randn(2, 2), n) for n in chosen((3, 4), (7, 5))]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * 2
+
+
+@same
+def a_custom_function() -> Any:
+    return lambda x: Doubled.apply(x) + 1, (x(),)
+
+
+@functools.lru_cache
+def cached(n: int) -> int:
+    return n + 1
+
+
+@same
+def a_cached_function() -> Any:
+    return lambda x: x * cached(2), (x(),)
+
+
 # ---------------------------------------------------------------- changed for the second
-
-
-def chosen(first: Any, second: Any) -> Any:
-    return second if LATER else first
 
 
 @changed
@@ -519,11 +566,15 @@ def outcome(name: str, program: Program) -> str:
     torch.manual_seed(0)
     function, arguments = program()
     surroundings = SURROUNDED.get(name, contextlib.nullcontext) if LATER else contextlib.nullcontext
-    compiled = flambeau.compile(function, **(OPTIONS.get(name, {}) if LATER else {}))
+    options = OPTIONS.get(name, {}) if LATER or name in SAME else {}
+    compiled = flambeau.compile(function, **options)
+    calls, expected_calls = (
+        given if isinstance(given, list) else [given] for given in (arguments, expected_arguments)
+    )
     with surroundings():
-        for _ in range(2):
-            compare(compiled(*arguments), expected(*expected_arguments))
-            compare(arguments, expected_arguments)
+        for given, wanted in zip(2 * calls, 2 * expected_calls, strict=True):
+            compare(compiled(*given), expected(*wanted))
+            compare(given, wanted)
     state = state_of(getattr(compiled, "_compiled", compiled))
     kinds = [event.kind for event in state.events]
     stored = [event.entry.stored for event in state.events if event.entry is not None]

@@ -10,12 +10,18 @@ data brings along.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_autograd.graph_call import Call
 from flambeau_autograd.outputs import Constant, Data, Input, Result, View, ViewStep
+from flambeau_prims.size_text import read_size
+from flambeau_prims.sizes import Expr, SizeEnv
+from flambeau_prims.symbols import SymbolRead, symbol_reads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SCALARS = (int, bool, str, type(None))
 _LITERAL = 4096
@@ -40,15 +46,19 @@ def encode_call(call: Call) -> dict[str, Any]:
         "no_autocast": call.no_autocast,
         "no_grad": call.no_grad,
         "inference": sorted(call.inference),
+        "reads": {name: list(read) for name, read in symbol_reads(call.inputs).items()},
     }
 
 
 def decode_call(data: dict[str, Any]) -> Call:
-    """The call that `encode_call` wrote; its graph has no symbolic sizes."""
+    """The call that `encode_call` wrote."""
+    env = SizeEnv()
+    symbols = {name: env.symbol(2, name, lower=None, name=name) for name in data["reads"]}
     return Call(
         inputs=[],
+        reads={name: SymbolRead(*read) for name, read in data["reads"].items()},
         passed=data["passed"],
-        outputs=[_decode_output(output) for output in data["outputs"]],
+        outputs=[_decode_output(output, symbols) for output in data["outputs"]],
         constants=tuple(_decode_tensor(tensor) for tensor in data["constants"]),
         versions=dict(data["versions"]),
         grad_mode=data["grad_mode"],
@@ -74,19 +84,19 @@ def _encode_output(output: Any) -> list[Any]:
     raise NotPlain(f"an output is a {type(output).__name__}")
 
 
-def _decode_output(data: list[Any]) -> Any:
+def _decode_output(data: list[Any], symbols: Mapping[str, Expr]) -> Any:
     match data:
         case ["result", position]:
             return Result(position)
         case ["input", position]:
             return Input(position)
         case ["data", base, counter]:
-            return Data(_decode_output(base), counter)
+            return Data(_decode_output(base, symbols), counter)
         case ["constant", value]:
-            return Constant(_decode(value))
+            return Constant(_decode(value, symbols))
         case ["view", base, steps, tracked, version]:
-            decoded = tuple(_decode_step(step) for step in steps)
-            return View(_decode_output(base), decoded, tracked, version)
+            decoded = tuple(_decode_step(step, symbols) for step in steps)
+            return View(_decode_output(base, symbols), decoded, tracked, version)
     raise ValueError(f"not an output: {data!r}")
 
 
@@ -101,7 +111,7 @@ def _encode_tensor(tensor: torch.Tensor) -> list[Any]:
 
 
 def _decode_tensor(data: list[Any]) -> torch.Tensor:
-    dtype, shape, content = _decode(data[0]), data[1], bytes.fromhex(data[2])
+    dtype, shape, content = _decode(data[0], {}), data[1], bytes.fromhex(data[2])
     with torch._C.DisableTorchFunction():
         if not content:
             return torch.empty(shape, dtype=dtype, device="cpu")
@@ -116,13 +126,14 @@ def _encode_step(step: ViewStep) -> list[Any]:
     return [op._schema.name, op._overloadname, _encode(step.args), arguments, step.index]
 
 
-def _decode_step(data: list[Any]) -> ViewStep:
+def _decode_step(data: list[Any], symbols: Mapping[str, Expr]) -> ViewStep:
     name, overload, args, kwargs, index = data
     namespace, _, packet = name.partition("::")
     if namespace != "aten":
         raise ValueError(f"not an operator of ATen: {name}")
     op = getattr(getattr(torch.ops.aten, packet), overload)
-    return ViewStep(op, _decode(args), {key: _decode(value) for key, value in kwargs}, index)
+    named = {key: _decode(value, symbols) for key, value in kwargs}
+    return ViewStep(op, _decode(args, symbols), named, index)
 
 
 def _encode(value: Any) -> Any:
@@ -134,10 +145,12 @@ def _encode(value: Any) -> Any:
         return {type(value).__name__: [_encode(item) for item in value]}
     if type(value) in _NAMED:
         return {"torch": str(value).removeprefix("torch.")}
+    if isinstance(value, Expr):
+        return {"size": str(value)}
     raise NotPlain(f"an output or a view holds a {type(value).__name__}")
 
 
-def _decode(data: Any) -> Any:
+def _decode(data: Any, symbols: Mapping[str, Expr]) -> Any:
     if not isinstance(data, dict):
         return data
     ((tag, content),) = data.items()
@@ -148,5 +161,7 @@ def _decode(data: Any) -> Any:
         if type(value) not in _NAMED:
             raise ValueError(f"not a constant of torch: {content}")
         return value
-    items = [_decode(item) for item in content]
+    if tag == "size":
+        return read_size(content, symbols)
+    items = [_decode(item, symbols) for item in content]
     return tuple(items) if tag == "tuple" else items

@@ -15,6 +15,8 @@ from flambeau_prims.symbols import symbol_reads
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flambeau_prims.symbols import SymbolRead
+
     Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
     Sizes: TypeAlias = "Callable[[Sequence[Any]], dict[str, int]]"
 
@@ -46,6 +48,8 @@ class Call:
     no_autocast: bool = False
     no_grad: bool = False
     inference: frozenset[int] = frozenset()
+    reads: dict[str, SymbolRead] | None = None
+    """Where symbols are read, of a call without its `inputs` (`call_json`)."""
 
 
 def wrap_inference(compiled: Compiled, call: Call) -> Compiled:
@@ -110,7 +114,7 @@ def getter(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
 
 def sizes_reader(call: Call) -> Sizes:
     """A function from a call's arguments to the values of the symbols, by name."""
-    reads = list(symbol_reads(call.inputs).items())
+    reads = list((symbol_reads(call.inputs) if call.reads is None else call.reads).items())
     if not reads:
         return lambda args: NO_SIZES
 

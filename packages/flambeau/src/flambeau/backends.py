@@ -292,17 +292,19 @@ def _through_autograd(
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
         graph_report = start_graph(context, gm, example_inputs)
+        key = for_entry = ""
         try:
-            key = stored_graphs.key_of_graph(gm, example_inputs, context)
+            graph_report.key = key = stored_graphs.key_of_graph(gm, example_inputs, context)
         except stored_graphs.NotStored as error:
+            for_entry = stored_graphs.key_for_entry(error.reason, example_inputs, context)
             graph_report.stored = "" if error.reason == "not-asked" else str(error)
-            compiled = compile_any(gm, example_inputs, graph_report)
-            if graph_report.folder is not None:
-                graph_report.folder.finish(graph_report.seconds, str(graph_report.fallback or ""))
-            return compiled
-        graph_report.key = key
         compiled = compile_any(gm, example_inputs, graph_report)
-        graph_report.stored = stored_graphs.write(gm, key, graph_report, context)
+        if graph_report.folder is not None:
+            graph_report.folder.finish(graph_report.seconds, str(graph_report.fallback or ""))
+        if key:
+            graph_report.stored = stored_graphs.write(gm, key, graph_report, context)
+        elif for_entry:
+            stored_graphs.write_for_entry(gm, for_entry, graph_report, context)
         return compiled
 
     def compile_any(

@@ -78,6 +78,8 @@ class GraphReport:
     cache: CacheUse = field(default_factory=CacheUse)
     """What the build of its kernels found in the cache, and what not."""
     fallback: Fallback | None = None
+    for_entry: bool = False
+    """Whether the compiled graph is in the cache for its stored entry alone."""
     key: str = ""
     """The key of the compiled graph in the cache, if it may be there."""
     folder: GraphFolder | None = None

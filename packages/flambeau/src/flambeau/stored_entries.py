@@ -66,7 +66,7 @@ class StoredEntries:
         """The key of a compiled graph, and how many calls it has."""
         for graph in self._context.report.graphs:
             if graph.gm is graph_module:
-                if graph.stored not in ("read", "written"):
+                if graph.stored not in ("read", "written") and not graph.for_entry:
                     raise NotStorable("graph", graph.stored)
                 return {"key": graph.key, "calls": graph.calls}
         raise NotStorable("graph")

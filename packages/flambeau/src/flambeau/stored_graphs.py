@@ -47,6 +47,7 @@ from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_c
 from flambeau_runtime.environment_errors import CacheError, EnvironmentProblem
 from flambeau_runtime.executor import load
 from flambeau_runtime.output_code import output_code
+from flambeau_runtime.program import Extern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,6 +162,21 @@ def write(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -
     return "written"
 
 
+def write_for_entry(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -> None:
+    """Store the compiled form of a graph that cannot be found by what it is made of: it has
+    symbolic sizes, or functions of the program. Its key is of its content: only the stored entry
+    that it belongs to leads to it, which has the guards on sizes and functions.
+    """
+    for program in report.programs:
+        for step in program.steps:
+            if isinstance(step, Extern) and not step.op.startswith(("aten.", "prims.")):
+                return
+    with contextlib.suppress(CacheError, NotPlain, NotStored):
+        report.key = key_of(key, _encoded(gm, "", report))
+        store_text(KIND, report.key, _encoded(gm, report.key, report), context)
+        report.for_entry = True
+
+
 def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
     call = gm.meta.get("call")
     if call is None or report.fallback is not None or len(report.programs) != 1:
@@ -223,15 +239,13 @@ def _key_of_program(report: GraphReport, graph: Graph, kind: str) -> str:
 # ---------------------------------------------------------------- keys
 
 
+_OF_THE_GRAPH = frozenset({"symbolic", "foreign-call", "foreign-constant"})
+"""Why a graph has no key while an entry that it belongs to may have one."""
+
+
 def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> str:
     """The key of a captured graph; NotStored if it has none."""
-    options = context.options
-    if not options.runtime.graph_cache or options.environment.check or context.report.folder:
-        raise NotStored("not-asked")
-    if options.inductor.tunes:
-        raise NotStored("measured")
-    if options.autograd.freezing:
-        raise NotStored("frozen")
+    _check_asked(context)
     if gm.meta.get("size_env") is not None:
         raise NotStored("symbolic")
     described = [
@@ -243,6 +257,29 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
         _nodes(gm),
     ]
     return key_of(json.dumps(described, allow_nan=False))
+
+
+def key_for_entry(reason: str, examples: list[Any], context: Context) -> str:
+    """What `write_for_entry` makes the key of a graph of, that has none for this reason; "" where
+    no entry may have it either.
+    """
+    if reason not in _OF_THE_GRAPH:
+        return ""
+    try:
+        described = [FORMAT, context.report.name, *surroundings(context), _inputs(examples)]
+    except NotStored:
+        return ""
+    return key_of(json.dumps(described, allow_nan=False))
+
+
+def _check_asked(context: Context) -> None:
+    options = context.options
+    if not options.runtime.graph_cache or options.environment.check or context.report.folder:
+        raise NotStored("not-asked")
+    if options.inductor.tunes:
+        raise NotStored("measured")
+    if options.autograd.freezing:
+        raise NotStored("frozen")
 
 
 def surroundings(context: Context) -> list[Any]:
@@ -331,8 +368,11 @@ def _torch_state() -> list[str]:
 def _inputs(examples: list[Any]) -> list[Any]:
     """The inputs as the compiler sees them, and which share their memory."""
     memory: dict[int, int] = {}
-    described = []
+    described: list[list[Any]] = []
     for position, x in enumerate(examples):
+        if type(x) is int:
+            described.append([x])
+            continue
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise NotStored("foreign-input", type(x).__name__)
         if x.layout is not torch.strided or x.device.type != "cpu":

@@ -215,7 +215,7 @@ def finish_entry(
             text=text,
             constants=aim.constants,
             on_error=on_error,
-            saves_state=aim.saves_state,
+            snapshot=aim.snapshot,
         )
     )
     arguments = len(capture.scope.arguments)
@@ -287,7 +287,7 @@ class _Aim:
     item: int
     text: str = ""
     constants: dict[str, Any] = field(default_factory=dict)
-    saves_state: bool = False
+    snapshot: StateSnapshot = field(default_factory=StateSnapshot)
 
 
 def _target(
@@ -319,7 +319,7 @@ def _target(
     function = code.function(
         capture, graph, frames, may_run_again=may_run_again, state_snapshot=saved
     )
-    return _Aim(function, code.inputs, WHOLE_RESULT, code.text, code.constants, bool(saved))
+    return _Aim(function, code.inputs, WHOLE_RESULT, code.text, code.constants, saved)
 
 
 # ---------------------------------------------------------------- locks

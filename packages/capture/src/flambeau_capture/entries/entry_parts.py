@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from flambeau_capture.entries.graph_failure import OnError
+    from flambeau_capture.entries.state_snapshot import StateSnapshot
     from flambeau_capture.events import EntryInfo
     from flambeau_capture.record import Capture
     from flambeau_capture.sources import Source
@@ -19,7 +20,7 @@ class EntryParts:
     """An entry that has just been made, taken apart, with the capture that it was made of.
 
     `graph_module` is None where no graph runs. `text` and `constants` are the entry function's; the
-    graph itself is called where `text` is "". `saves_state`: it saves state before the graph runs.
+    graph itself is called where `text` is "". `snapshot` is what is saved before the graph runs.
     """
 
     capture: Capture
@@ -30,4 +31,4 @@ class EntryParts:
     text: str
     constants: dict[str, Any]
     on_error: OnError | None
-    saves_state: bool
+    snapshot: StateSnapshot

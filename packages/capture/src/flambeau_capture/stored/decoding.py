@@ -18,6 +18,7 @@ import torch
 
 from flambeau_capture import sources
 from flambeau_capture.core import core
+from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import KINDS, Held, TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.record import Guard
@@ -25,6 +26,9 @@ from flambeau_capture.sources import ABSENT, Source, SourceLost
 from flambeau_capture.stored.descriptions import Descriptions
 from flambeau_capture.stored.encoding import find_by_name
 from flambeau_capture.stored.reasons import Stale
+from flambeau_prims.size_floats import Condition
+from flambeau_prims.size_text import read_size
+from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -49,11 +53,14 @@ _SOURCES = {
 class Decoder:
     """The tables of one stored entry, on one call."""
 
-    def __init__(
-        self, source_table: Json, object_table: Json, scope: Scope, state: UsualState
-    ) -> None:
-        self._source_table = source_table
-        self._object_table = object_table
+    def __init__(self, data: Json, scope: Scope, state: UsualState) -> None:
+        self._source_table = data["sources"]
+        self._object_table = data["objects"]
+        env = SizeEnv()
+        self.symbols = {
+            name: env.symbol(hint, name, lower=None, name=name)
+            for name, hint in data["symbols"].items()
+        }
         self._scope = scope
         self._state = state
         self._sources: dict[int, Source] = {}
@@ -172,6 +179,13 @@ def _spec(decoder: Decoder, parts: Json) -> Spec:
     return Spec.of(shape, stride=stride, dtype=dtype, device=device, offset=offset)
 
 
+def _relation(decoder: Decoder, parts: Json) -> Relation:
+    condition, names = parts
+    return Relation(
+        decoder.value(condition), {name: decoder.source(source) for name, source in names}
+    )
+
+
 def _container(cls: Callable[..., Any]) -> Callable[[Decoder, Json], Any]:
     return lambda decoder, items: cls([decoder.value(item) for item in items])
 
@@ -200,4 +214,8 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "state": lambda decoder, _: decoder.usual_state(),
     "tensor": lambda decoder, parts: TensorPayload(*map(decoder.value, parts)),
     "object": Decoder.object,
+    "size": lambda decoder, text: read_size(text, decoder.symbols),
+    "extent": lambda decoder, _: EXTENT,
+    "condition": lambda decoder, parts: Condition(parts[0], *map(decoder.value, parts[1:])),
+    "relation": _relation,
 }

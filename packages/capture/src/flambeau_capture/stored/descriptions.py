@@ -99,6 +99,8 @@ class Descriptions:
             return f"property {' '.join(map(self._part, parts))}"
         if kind in (staticmethod, classmethod):
             return f"{kind.__name__} {self._part(value.__func__)}"
+        if kind is functools._lru_cache_wrapper:
+            return f"lru_cache {self._part(value.__wrapped__)}"
         if kind is functools.cached_property:
             return f"cached_property {value.attrname} {self._part(value.func)}"
         if isinstance(value, enum.Enum):

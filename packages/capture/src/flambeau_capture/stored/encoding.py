@@ -23,11 +23,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture import sources
+from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import Held, TensorPayload
 from flambeau_capture.sources import ABSENT, Source
 from flambeau_capture.stored.descriptions import C_MEMBERS, Descriptions, is_module_globals
 from flambeau_capture.stored.reasons import NotStorable
 from flambeau_capture.torch_state import UsualState
+from flambeau_prims.size_floats import Condition, FloatExpr
+from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -39,9 +42,10 @@ Json = Any
 
 _AS_THEY_ARE = (bool, str, type(None))
 _EXACT_INT = 53
+LRU_CACHE: type = functools._lru_cache_wrapper
 PARTS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
-    functools.cached_property: ("func",),
+    functools.cached_property: ("func",), LRU_CACHE: ("__wrapped__",),
 }  # fmt: skip
 """What objects are made of that wrap functions in a class."""
 _NAMED = (torch.dtype, torch.layout, torch.memory_format)
@@ -58,6 +62,8 @@ class Encoder:
         """For each source, the objects that it, or one that it is read from, holds."""
         self._objects: list[Any] = []
         self._object_at: dict[int, int] = {}
+        self.symbols: dict[str, int] = {}
+        """The symbols of sizes, with what they stood for in the call that was captured."""
         self._held: set[int] | None = None
         self.descriptions = Descriptions()
 
@@ -102,6 +108,17 @@ class Encoder:
             return self._dict(value)
         if kind is Spec:
             return self._spec(value)
+        if value is EXTENT:
+            return {"extent": 0}
+        if isinstance(value, Expr):
+            return self._size(value)
+        if isinstance(value, FloatExpr):
+            raise NotStorable("symbolic-float")
+        if kind is Condition:
+            return self._condition(value)
+        if kind is Relation:
+            names = [[name, self.source(source)] for name, source in value.names.items()]
+            return {"relation": [self.value(value.condition), names]}
         if kind is UsualState:
             return {"state": 0}
         if kind is TensorPayload:
@@ -116,10 +133,17 @@ class Encoder:
         return {"globals": module}
 
     def _spec(self, spec: Spec) -> Json:
-        if spec.env is not None:
-            raise NotStorable("symbolic")
         parts = (spec.shape, spec.stride, spec.dtype, spec.device, spec.offset)
         return {"spec": [self.value(part) for part in parts]}
+
+    def _size(self, size: Expr) -> Json:
+        """The text of a symbolic size, whose symbols are listed with their hints."""
+        for name in size.symbols():
+            self.symbols[name] = size.env.symbols[name].hint
+        return {"size": str(size)}
+
+    def _condition(self, condition: Condition) -> Json:
+        return {"condition": [condition.op, *(self.value(arg) for arg in condition.args)]}
 
     def source(self, source: Source) -> int:
         """The number of a source."""
@@ -151,8 +175,6 @@ class Encoder:
 
     def guard(self, guard: Guard) -> Json:
         """A guard, `prepared`."""
-        if guard.kind == "RELATION":
-            raise NotStorable("symbolic")
         return [guard.kind, self.source(guard.source), self.value(guard.payload), guard.where]
 
     # ------------------------------------------------------------ objects
@@ -225,8 +247,9 @@ class Encoder:
             found = vars(owner).get(obj.__name__)
             return ["member", self.object(owner), obj.__name__] if found is obj else None
         module = getattr(obj, "__module__", None)
-        if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
-            for name in dict.fromkeys((obj.__qualname__, obj.__name__)):
+        if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, LRU_CACHE)):
+            named: Any = obj
+            for name in dict.fromkeys((named.__qualname__, named.__name__)):
                 if isinstance(module, str) and find_by_name(module, name) is obj:
                     return ["path", module, name]
         return None

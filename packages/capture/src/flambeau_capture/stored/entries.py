@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flambeau_capture.entries.entry_functions import entry_function
 from flambeau_capture.entries.graph_failure import OnError
 from flambeau_capture.entries.new_entry import new_entry
@@ -23,6 +25,7 @@ from flambeau_capture.guards import program
 from flambeau_capture.stored.decoding import Decoder
 from flambeau_capture.stored.encoding import Encoder
 from flambeau_capture.stored.reasons import NotStorable, Stale
+from flambeau_prims.lazy_exports import import_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +55,11 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
         "constants": {
             name: encoder.value(value)
             for name, value in parts.constants.items()
-            if name != "graph"
+            if name not in ("graph", "save")
         },
+        "saves": [bool(parts.snapshot.generators), parts.snapshot.nesting]
+        if parts.snapshot
+        else None,
         "graph": graph,
         "on_error": None if on_error is None else {
             "runs_again": on_error.runs_again,
@@ -66,7 +72,8 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
         ],
     }  # fmt: skip
     objects = encoder.finish(info.guards)  # which may add sources
-    return {"sources": encoder.sources, "objects": objects, **data}
+    tables = {"sources": encoder.sources, "objects": objects, "symbols": encoder.symbols}
+    return {**tables, **data}
 
 
 def _refuse(parts: EntryParts) -> None:
@@ -74,14 +81,16 @@ def _refuse(parts: EntryParts) -> None:
     capture = parts.capture
     if capture.of_the_process:
         raise NotStorable("of-the-process", capture.of_the_process)
-    if capture.size_env is not None or capture.unbacked:
-        raise NotStorable("symbolic")
     for refused, reason in (
+        (capture.unbacked, "unbacked"),
         (capture.eager, "eager"),
         (capture.suspended or capture.cause or capture.needs_hook, "break"),
         (capture.locks, "locks"),
         (capture.assumptions, "assumption"),
-        (parts.saves_state, "saved-state"),
+        (
+            parts.snapshot.generators not in ((), (torch.default_generator,)),
+            "saved-state",
+        ),
     ):
         if refused:
             raise NotStorable(reason)
@@ -101,6 +110,12 @@ def decode_entry(
         return None
 
 
+def _snapshot(generator: bool, nesting: bool) -> Any:
+    stage = import_apart("flambeau_capture.entries.state_snapshot")
+    generators = (torch.default_generator,) if generator else ()
+    return stage.StateSnapshot(generators=generators, nesting=nesting)
+
+
 def _decoded(
     data: Json,
     scope: Scope,
@@ -108,7 +123,7 @@ def _decoded(
     load_graph: Callable[[Json], Callable[..., Any] | None],
     note: Callable[[Event], None],
 ) -> Any:
-    decoder = Decoder(data["sources"], data["objects"], scope, state)
+    decoder = Decoder(data, scope, state)
     guards = tuple(decoder.guard(guard) for guard in data["guards"])
     inputs = [decoder.source(at) for at in data["inputs"]]
     checked = program.guard_program(guards, inputs, len(scope.arguments))
@@ -117,6 +132,8 @@ def _decoded(
     for definition in data["definitions"]:
         decoder.check_definition(definition)
     constants = {name: decoder.value(value) for name, value in data["constants"].items()}
+    if data["saves"] is not None:
+        constants["save"] = _snapshot(*data["saves"]).save
     on_error = None
     name = getattr(scope.function, "__qualname__", "function")
     if data["on_error"] is not None:

@@ -49,57 +49,67 @@ def find_entry(
     store: EntryStore, scope: Scope, state: UsualState, note: Callable[[Event], None]
 ) -> Any:
     """A stored entry that serves a call, or None."""
-    try:
-        key = key_of_call(scope)
-    except NotStorable:
-        return None
-    for data in store.read(key):
-        entry = decode_entry(data, scope, state, store.load_graph, note)
-        if entry is not None:
-            return entry
+    for sizes in (True, False):
+        try:
+            key = key_of_call(scope, sizes=sizes)
+        except NotStorable:
+            return None
+        for data in store.read(key):
+            entry = decode_entry(data, scope, state, store.load_graph, note)
+            if entry is not None:
+                return entry
     return None
 
 
 def store_entry(store: EntryStore, parts: EntryParts) -> str:
     """Keep an entry: "written", or why it is not kept."""
     try:
-        key = key_of_call(parts.capture.scope)
+        scope = parts.capture.scope
         graph = None if parts.graph_module is None else store.graph(parts.graph_module)
-        store.write(key, encode_entry(parts, graph))
+        data = encode_entry(parts, graph)
+        for sizes in (True, False) if data["symbols"] else (True,):
+            store.write(key_of_call(scope, sizes=sizes), data)
     except NotStorable as error:
         return str(error)
     return "written"
 
 
-def key_of_call(scope: Scope) -> tuple[str, ...]:
-    """What tells the calls of a function apart that need different entries."""
+def key_of_call(scope: Scope, *, sizes: bool) -> tuple[str, ...]:
+    """What tells the calls of a function apart that need different entries; without `sizes`, those
+    of which an entry with symbolic sizes may serve several.
+    """
     described = Descriptions().of(scope.function.__code__)
     module = str(scope.function.__globals__.get("__name__"))
-    arguments = ";".join(_described(value, 0) for value in scope.arguments)
+    arguments = ";".join(_described(value, sizes, 0) for value in scope.arguments)
     return described, module, arguments
 
 
-def _described(value: Any, depth: int) -> str:
+def _described(value: Any, sizes: bool, depth: int) -> str:
     kind = type(value)
     if isinstance(value, torch.Tensor):
         if any(name.startswith(("_dynamo", "_flambeau")) for name in value.__dict__):
             raise NotStorable("override", "a tensor is marked")
-        return f"{type_text(kind)} {value.dtype} {value.device} {list(value.shape)}"
+        shape = list(value.shape) if sizes else value.dim()
+        return f"{type_text(kind)} {value.dtype} {value.device} {shape}"
     if isinstance(value, torch.nn.Module):
         return " ".join(_members(value, set()))
     if kind in (bool, type(None)):
         return repr(value)
     if depth < _DEPTH:
         if kind in (tuple, list):
-            items = ",".join(_described(item, depth + 1) for item in value)
+            items = ",".join(_described(item, sizes, depth + 1) for item in value)
             return f"{kind.__name__}({items})"
         if kind is dict:
             pairs = (
-                f"{key if type(key) is str else type(key).__name__}:{_described(item, depth + 1)}"
+                f"{_key_text(key)}:{_described(item, sizes, depth + 1)}"
                 for key, item in value.items()
             )
             return f"dict({','.join(pairs)})"
     return type_text(kind)
+
+
+def _key_text(key: Any) -> str:
+    return key if type(key) is str else type_text(type(key))
 
 
 def _members(module: torch.nn.Module, seen: set[int]) -> Iterator[str]:

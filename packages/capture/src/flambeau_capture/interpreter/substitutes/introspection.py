@@ -180,9 +180,15 @@ def _callable(machine: Machine, args: Any, kwargs: Any) -> bool:
     return callable(args[0]) and not isinstance(args[0], torch.Tensor)
 
 
+def _note_address(machine: Machine) -> None:
+    """Note that the program has seen an address: libraries only tell objects apart by it."""
+    if machine.frame is None or not machine.functions.is_library(machine.frame.globals):
+        machine.of_the_process = "an address"
+
+
 @substitute_for(id)
 def _id(machine: Machine, args: Any, kwargs: Any) -> int:
-    machine.of_the_process = "an address"
+    _note_address(machine)
     program_functions.address_read(machine, args[0])
     return id(program_functions.real_object(machine, args[0]))
 
@@ -191,10 +197,11 @@ def _id(machine: Machine, args: Any, kwargs: Any) -> int:
 def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
     kind = type(args[0])
     method = python_method(machine, kind, "__hash__")
-    if kind is not int:
-        machine.of_the_process = "a hash"
     if kind.__hash__ is object.__hash__:
+        _note_address(machine)
         program_functions.address_read(machine, args[0])
+    elif kind is not int:
+        machine.of_the_process = "a hash"
     return hash(concrete_key(args[0])) if method is None else machine.call(method, args, {})
 
 
