@@ -7,11 +7,13 @@ from __future__ import annotations
 import copy
 import math
 import re
+import weakref
 from operator import attrgetter
 
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils.checkpoint import checkpoint
 
 import flambeau
 from flambeau_autograd.double_backward import message
@@ -241,21 +243,133 @@ def test_what_was_changed_before_a_second_derivative_is_an_error():
             torch.autograd.grad(out.sum(), w, create_graph=True)
 
 
+def modified_in_between(function):
+    """Gradients of a call when an input was overwritten that eager has not kept."""
+    x, w, v = torch.linspace(-1, 1, 4), torch.ones(4).requires_grad_(), torch.full((4,), 2.0)
+    v.requires_grad_()
+    y = function(x, w, v)
+    x.add_(1)
+    return torch.autograd.grad(y.sum(), (w, v), create_graph=True)
+
+
+def rectified(x, w, v):
+    return (x + w * w).relu() * v
+
+
+def test_what_eager_has_not_kept_may_be_changed_before_a_first_derivative():
+    want, got = modified_in_between(rectified), modified_in_between(flambeau.compile(rectified))
+    torch.testing.assert_close([g.detach() for g in got], [g.detach() for g in want])
+    with pytest.raises(RuntimeError, match=r"'rectified'.*has been written to since"):
+        got[1].sum().backward()
+
+
 def overwritten(x, w):
     y = w**2 * x.exp()
     x.add_(1)
     return y
 
 
-def test_a_second_derivative_by_what_the_program_overwrites_is_an_error():
-    """The gradient depends on what the program has overwritten and kept no copy of."""
-    x, w = torch.ones(3), torch.ones(3, requires_grad=True)
-    for function in (flambeau.compile(overwritten), overwritten):
-        (gradient,) = torch.autograd.grad(function(x.clone(), w).sum(), w, create_graph=True)
-        torch.testing.assert_close(gradient.detach(), torch.full((3,), 2 * math.e))
-        if function is not overwritten:
-            with pytest.raises(RuntimeError, match=r"'overwritten'.*twice.*writes to inputs \(x\)"):
-                gradient.sum().backward()
+def test_a_second_derivative_by_what_the_program_overwrites():
+    """A small input is copied before; a large one is an error, as no copy of it is kept."""
+    for size, function in [(3, overwritten), (3, flambeau.compile(overwritten))]:
+        x, w = torch.ones(size), torch.ones(size, requires_grad=True)
+        (gradient,) = torch.autograd.grad(function(x, w).sum(), w, create_graph=True)
+        gradient.sum().backward()
+        torch.testing.assert_close(w.grad, torch.full((size,), 2 * math.e))
+        assert torch.equal(x, torch.full((size,), 2.0))
+    x, w = torch.ones(1 << 17), torch.ones(1 << 17, requires_grad=True)
+    compiled = flambeau.compile(overwritten)
+    (gradient,) = torch.autograd.grad(compiled(x, w).sum(), w, create_graph=True)
+    torch.testing.assert_close(gradient.detach(), torch.full((1 << 17,), 2 * math.e))
+    with pytest.raises(RuntimeError, match=r"'overwritten'.*twice.*writes to inputs \(x\)"):
+        gradient.sum().backward()
+
+
+def writes_and_returns(x, w):
+    x.mul_(2)
+    return x[1:], x, w.exp(), w.sin() * w
+
+
+def factors(x, w):
+    return torch.linalg.cholesky(x), w.sin(), w.exp()
+
+
+def branches(x, w):
+    return (w.sin(), w * 3) if x.sum() > 0 else (w.cos(), w * 2)
+
+
+@pytest.mark.parametrize("at", [0, 1, None])
+@pytest.mark.parametrize("function", [writes_and_returns, factors, branches])
+def test_inputs_that_gradients_do_not_depend_on(function, at):
+    """They are written to and returned, or checked: neither happens again for the derivatives."""
+    found = []
+    for call in (function, flambeau.compile(function)):
+        x, w = torch.eye(3) * 4, torch.linspace(-1, 2, 3).requires_grad_()
+        results = [y for y in call(x, w) if y.requires_grad]
+        total = sum(y.sum() for y in results) if at is None else results[at].sum()
+        (gradient,) = torch.autograd.grad(total, w, create_graph=True)
+        second = gradient.square().sum()
+        found.append((gradient.detach(), torch.autograd.grad(second, w) if at != 1 else (), x))
+        if function is branches and at == 1:
+            assert not gradient.requires_grad
+    torch.testing.assert_close(*found)
+
+
+def penalised(module, call):
+    x = torch.linspace(-1, 1, 12).sin().view(3, 4).requires_grad_()
+    (gradient,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
+    gradient.square().sum().backward()
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    return [p.grad for p in module.parameters() if p.grad is not None], x.grad, state
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("kind", ["batch_norm", "spectral_norm"])
+def test_gradients_that_depend_on_buffers(kind, training):
+    """Statistics that are read; vectors that a power iteration writes to."""
+    torch.manual_seed(0)
+    first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    middle = torch.nn.BatchNorm1d(4)
+    if kind == "spectral_norm":
+        last, middle = torch.nn.utils.parametrizations.spectral_norm(last), torch.nn.Softplus()
+    module = torch.nn.Sequential(first, torch.nn.Tanh(), middle, last, torch.nn.Tanh())
+    module.train(training)
+    own = copy.deepcopy(module)
+    compiled = flambeau.compile(own)
+    for _ in range(2):
+        torch.testing.assert_close(penalised(own, compiled), penalised(module, module))
+
+
+def test_hooks_pack_what_second_derivatives_read():
+    """A checkpoint holds nothing of its inside, and a packed tensor is unpacked for them."""
+    w = torch.linspace(1, 2, 9).view(3, 3).requires_grad_()
+    compiled = flambeau.compile(lambda x, w: (x @ w).relu() * x)
+    held = []
+
+    def block(x):
+        inner = compiled(x, w)
+        held.append(weakref.ref(inner))
+        return compiled(inner, w)
+
+    found = []
+    for call in (lambda x: checkpoint(block, x, use_reentrant=False), block):
+        x = torch.linspace(-1, 2, 9).view(3, 3).requires_grad_()
+        y = call(x)
+        if not found:
+            assert held[0]() is None
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(gradient.square().sum(), (x, w)))
+    torch.testing.assert_close(*found)
+
+
+def test_inputs_are_let_go_after_a_backward():
+    compiled = flambeau.compile(lambda x, w: (x + w).relu() * w)
+    x, w = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+    interior = x * 2
+    held, y = weakref.ref(interior), compiled(interior, w)
+    del interior
+    y.sum().backward()
+    assert held() is None
 
 
 def cubes(x):

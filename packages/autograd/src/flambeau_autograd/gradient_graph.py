@@ -9,8 +9,9 @@ differentiate.
 
 The second graph runs the captured program again, and the eager engine's backward of it, on the
 inputs: nothing but the engine knows what the program's own `torch.autograd.Function`s, `detach` and
-`no_grad` mean for it. So a call keeps the inputs that its gradients depend on, and where it draws
-random numbers, the state of the generator before.
+`no_grad` mean for it. So a call keeps the inputs that its gradients depend on (copies of small ones
+that it writes to), and where it draws random numbers, the state of the generator before. The
+program's checks of data are not made again: their inputs may not be kept.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from torch import fx
 from flambeau_autograd.aliases import argument_named, written_parameters
 from flambeau_autograd.graph_call import getter, sizes_reader
 from flambeau_autograd.joint_trace import Step
-from flambeau_autograd.outputs import Result, concrete
-from flambeau_autograd.saved_versions import modified
+from flambeau_autograd.outputs import Data, Result, View, concrete
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value
+from flambeau_prims.operator_facts import communicates
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -37,12 +38,22 @@ if TYPE_CHECKING:
 
     from flambeau_autograd.graph_call import Call, Compiled
     from flambeau_autograd.joint_trace import Trace
+    from flambeau_autograd.outputs import Output
     from flambeau_prims.graph import Graph
 
     Compile = Callable[[fx.GraphModule, list[Any]], Compiled]
 
 LIMIT = 16
 """How many forms (sizes, sets of undefined tangents) are compiled; more would fill the memory."""
+
+SMALL = 1 << 16
+"""How many elements an input has at most that each call copies before it writes to it."""
+
+
+class Packed(NamedTuple):
+    """In the place of an input: its position among the saved tensors, which hooks have packed."""
+
+    position: int
 
 
 class Kept(NamedTuple):
@@ -63,7 +74,7 @@ class Gradients:
 
     Kept are the inputs that gradients depend on, and those that are no tensors; the versions of
     those that are `saved` for the backward, too, are checked there. `refused` says why there are no
-    such functions; `draws`: the program draws random numbers.
+    such functions.
     """
 
     def __init__(
@@ -94,6 +105,7 @@ class Gradients:
         self._places = {
             out.position: at for at, out in enumerate(traced.plan) if isinstance(out, Result)
         }
+        self._outputs = _outputs_of_results(traced.plan)
         inputs = traced.tape.inputs[: len(self._passed) + len(traced.constants)]
         depends = _dependences(traced)
         self._needed = [
@@ -103,38 +115,85 @@ class Gradients:
         ]
         self._inputs = getter(self._needed)
         self._sizes = sizes_reader(call)
-        written_memory = traced.aliases.written_roots(traced.tape.nodes[: traced.split])
-        written = {
+        targets = {target for target, _ in joint.writes}
+        written = {at for at, value in enumerate(joint.inputs) if value in targets}
+        tensors = [
             at
-            for at, value in enumerate(inputs)
-            if isinstance(value, Value) and traced.aliases[value].root in written_memory
-        }
-        self._checked = getter(
-            [
-                at
-                for at in self._needed
-                if isinstance(inputs[at], Value)
-                and at not in written
-                and at not in saved
-                and at not in call.inference
-            ]
-        )
+            for at in self._needed
+            if isinstance(inputs[at], Value) and at not in written and at not in call.inference
+        ]
+        self._tensors = frozenset(tensors)
+        self._checked = getter([at for at in tensors if at not in saved])
         self._written = tuple(self._passed[at] for at in written if at < len(self._passed))
-        self.refused = _refusal(traced, _overwritten(joint, traced.results))
-        self.draws = not self.refused and any(map(_is_draw, traced.tape.nodes))
+        given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
+        overwritten = {joint.inputs.index(x): x for x in _overwritten(joint, traced.results)}
+        large = [value for at, value in overwritten.items() if given[at].numel() > SMALL]
+        self._copied = [self._needed.index(at) for at in overwritten]
+        self.refused = _refusal(traced, large)
+        self._draws = not self.refused and any(map(_is_draw, traced.tape.nodes))
         self._compiled: dict[Any, Compiled | None] = {}
         self._lock = fork_safe_lock()
 
-    def keep(self, args: Sequence[Any], state: torch.Tensor | None) -> Kept | None:
-        """What a call with these arguments keeps."""
+    def keep(self, args: Sequence[Any]) -> Kept | None:
+        """What a call with these arguments keeps; to be asked before it writes to them."""
         if self.refused:
             return None
+        inputs = self._inputs(args)
+        if self._copied:
+            own = list(inputs)
+            for number in self._copied:
+                own[number] = own[number].detach().clone()
+            inputs = tuple(own)
         return Kept(
-            self._inputs(args),
+            inputs,
             [tensor._version for tensor in self._checked(args)],
             self._sizes(args),
-            state,
+            torch.get_rng_state() if self._draws else None,
         )
+
+    def packed(
+        self, kept: Kept | None, saved: Mapping[int, int], count: int
+    ) -> tuple[Kept | None, list[torch.Tensor]]:
+        """`kept` with its tensors left to hooks that pack what is saved, and those that are to be
+        saved for it after `count` others; `saved` is where inputs are saved already.
+        """
+        if kept is None:
+            return None, []
+        inputs, added = list(kept.inputs), list[torch.Tensor]()
+        for number, at in enumerate(self._needed):
+            if at not in self._tensors:
+                continue
+            position = saved.get(at)
+            if position is None:
+                position = count + len(added)
+                added.append(inputs[number])
+            inputs[number] = Packed(position)
+        return Kept(tuple(inputs), [], kept.sizes, kept.state), added
+
+    def unpacked(self, kept: Kept | None, saved: Sequence[torch.Tensor]) -> Kept | None:
+        """`kept` with what hooks have unpacked."""
+        if kept is None:
+            return None
+        inputs = [saved[x.position] if isinstance(x, Packed) else x for x in kept.inputs]
+        versions = [tensor._version for tensor in self._checked(self._by_position(inputs))]
+        return Kept(tuple(inputs), versions, kept.sizes, kept.state)
+
+    def handles(self, kept: Kept, positions: Sequence[tuple[int, int]]) -> dict[int, torch.Tensor]:
+        """The inputs at some of the graph's `positions`, by the numbers beside them."""
+        given = self._by_position(kept.inputs)
+        return {number: given[at] for number, at in positions if at in given}
+
+    def _by_position(self, inputs: Sequence[Any]) -> Any:
+        return dict(zip(self._needed, inputs, strict=True))
+
+    def reason(self, kept: Kept | None) -> str:
+        """Why these gradients have no derivative, or nothing."""
+        if self.refused or kept is None:
+            return self.refused
+        checked = self._checked(self._by_position(kept.inputs))
+        if all(x._version == version for x, version in zip(checked, kept.versions, strict=True)):
+            return ""
+        return "an input that its gradients depend on has been written to since"
 
     def __call__(
         self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]
@@ -145,12 +204,9 @@ class Gradients:
         `tangents` has one for each result, in the layout that the backward takes; those of results
         without are left out.
         """
-        if kept is None:
+        if kept is None or self.reason(kept):
             return None
-        given: Any = dict(zip(self._needed, kept.inputs, strict=True))
-        for tensor, version in zip(self._checked(given), kept.versions, strict=True):
-            if tensor._version != version:
-                raise modified(tensor, version)
+        given = self._by_position(kept.inputs)
         arguments = [self._others.get(at) for at in range(self._count)]
         for at, position in enumerate(self._passed):
             arguments[position] = given[at] if at in given else self._absent(at, kept.sizes)
@@ -216,7 +272,8 @@ class Gradients:
         return self._compiled.get(key)
 
     def _made(self, results: tuple[int, ...], arguments: list[Any]) -> Compiled | None:
-        gm = _with_gradients(self._gm, Step(results, self._count), self._written)
+        outputs = tuple(self._outputs[at] for at in results)
+        gm = _with_gradients(self._gm, Step(outputs, self._count), self._written)
         try:
             with self._modes.restored():
                 return self._compile(gm, arguments)
@@ -224,6 +281,17 @@ class Gradients:
             if not self._places.keys() >= set(results):
                 self.refused = unsupported.text
             return None
+
+
+def _outputs_of_results(plan: Sequence[Output]) -> dict[int, int]:
+    """For each result an output of the program that it is, or else one that is a view of it."""
+    found: dict[int, int] = {}
+    for at, out in enumerate(plan):
+        base = out.base if isinstance(out, View) else out
+        base = base.base if isinstance(base, Data) else base
+        if isinstance(base, Result) and (out is base or base.position not in found):
+            found[base.position] = at
+    return found
 
 
 def _plain(tangent: torch.Tensor | None) -> torch.Tensor | None:
@@ -240,7 +308,7 @@ def _with_gradients(gm: fx.GraphModule, step: Step, written: Sequence[int]) -> f
         node.meta.pop("spec", None)  # the sizes are those of the arguments
     following = placeholders[-1].next if placeholders else next(iter(graph.nodes))
     with graph.inserting_before(following):
-        for at in step.results:
+        for at in step.outputs:
             graph.placeholder(f"tangent_{at}_of_{step.first}")
     graph.output(output)
     result = fx.GraphModule(gm, graph)
@@ -297,6 +365,8 @@ def _refusal(traced: Trace, written: Sequence[Value]) -> str:
     if traced.copies:
         return "it writes to inputs that require grad"
     for number, node in enumerate(traced.tape.nodes):
+        if communicates(node.op):
+            return f"it communicates with other processes ({node.op})"
         if not _is_draw(node):
             continue
         devices = {out.spec.device.type for out in node.outputs if out is not None}

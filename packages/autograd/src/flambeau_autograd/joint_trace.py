@@ -44,6 +44,7 @@ from flambeau_prims.error_texts import SYMBOLIC_SIZES_REFUSED
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph, Place, Value
+from flambeau_prims.operator_facts import is_check
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
@@ -102,11 +103,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class Step:
-    """A differentiation: of the results `results`, with the arguments from position `first` on as
-    their tangents.
+    """A differentiation: of the outputs `outputs`, or of what these are views of, with the
+    arguments from position `first` on as their tangents.
     """
 
-    results: tuple[int, ...]
+    outputs: tuple[int, ...]
     first: int
 
 
@@ -594,8 +595,8 @@ class _JointTracer:
         aliases.extend_inputs(self._tracer.constants)
         aliases.extend(self._tracer.nodes)
         results = _Results()
-        self._plan_outputs(flat, aliases, results)
-        outputs = [results.fakes[index] for index in step.results]
+        plan = self._plan_outputs(flat, aliases, results)
+        outputs = [_differentiated(plan[index], results) for index in step.outputs]
         given = {argument.position: argument.fake for argument in self._arguments}
         tangents = [given[step.first + number] for number in range(len(outputs))]
         leaves = [
@@ -604,6 +605,8 @@ class _JointTracer:
             if argument.requires_grad and argument.position < step.first
         ]
         leaves += [fake for _, fake in self._attributes.values() if fake.requires_grad]
+        # What was checked once holds, and is not computed again.
+        self._tracer.nodes[:] = [node for node in self._tracer.nodes if not is_check(node.op)]
         self._lines.note("")  # nodes that follow belong to no line of the forward
         with torch.enable_grad():
             gradients = list(self._run_engine(outputs, tangents, leaves, creates_graph=True))
@@ -680,6 +683,15 @@ class _JointTracer:
                 hook.remove()
         values = [None if grad is None else grad.value for grad in gradients]  # type: ignore[attr-defined]
         return positions, values, [tangent.value for tangent in tangents]  # type: ignore[misc]
+
+
+def _differentiated(out: Output, results: _Results) -> FakeTensor | None:
+    """The result that an output is, or is a view of."""
+    base = out.base if isinstance(out, View) else out
+    base = base.base if isinstance(base, Data) else base
+    if not isinstance(base, Result):
+        raise BackwardFailed("an output is an input itself")
+    return results.fakes[base.position]
 
 
 def _tangent_spec(spec: Spec) -> Spec:

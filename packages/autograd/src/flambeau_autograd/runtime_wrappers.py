@@ -137,15 +137,14 @@ def _make_function(
 
         @staticmethod
         def forward(ctx: Any, args: tuple[Any, ...], *_: torch.Tensor) -> tuple[Any, ...]:
-            state = torch.get_rng_state() if gradients.draws else None
+            ctx.given = gradients.keep(args)
             returned = run(*args)
             if views:
                 returned = _detached(returned, views)
             ctx.set_materialize_grads(False)
             ctx.kept = None
-            if handles:
+            if handles and ctx.given is None:
                 ctx.handles = {index: args[position] for index, position in handles}
-            ctx.given = gradients.keep(args, state)
             ctx.owned = _default_hooks(True) is None
             if ctx.owned:
                 ctx.save_for_backward(*inputs(args), *outputs(returned))
@@ -154,8 +153,10 @@ def _make_function(
                     ctx.versions = recorded(watched, args, returned)
             else:
                 ctx.versions = ()  # eager checks no version of what hooks have packed
-                ctx.save_for_backward(*inputs(args), *outputs(returned), *intermediates(returned))
-                ctx.rest = ()
+                own = (*inputs(args), *outputs(returned), *intermediates(returned))
+                ctx.given, added = gradients.packed(ctx.given, saved.places, len(own))
+                ctx.save_for_backward(*own, *added)
+                ctx.own, ctx.rest = len(own), ()
             if sizes is not None:
                 ctx.sizes = sizes(args)
             if not exact:
@@ -174,20 +175,25 @@ def _make_function(
             if watched:
                 check_versions(ctx.versions, spent)
             checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
-            given = ctx.given
+            given, inputs_kept = ctx.given, ctx.handles if handles and ctx.given is None else {}
             if not _keeps_graph():
                 later = apart_at_all and any(
                     spent.isdisjoint(sharing[index]) for index in with_tangents
                 )
                 ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
                 if not later:
-                    ctx.rest = ctx.given = None
+                    ctx.rest = ctx.given = ctx.handles = None
                     if watched:
                         ctx.versions = ()
+            if not ctx.owned:
+                given, checked = gradients.unpacked(given, checked), checked[: ctx.own]
             if torch.is_grad_enabled():
                 differentiable = gradients(given, tangents)
                 if differentiable is not None:
                     return (None, *differentiable)
+                reason = gradients.reason(given)
+                if handles and given is not None:
+                    inputs_kept = gradients.handles(given, handles)
             del given
             values = NO_SIZES if sizes is None else ctx.sizes
             backward = backwards.without(missing)
@@ -204,8 +210,7 @@ def _make_function(
             with torch.no_grad():
                 grads = run(arguments)
             sources = [tangents[index] for index in with_tangents]
-            inputs_kept = ctx.handles if handles else {}
-            text = message(training.name, training.where, gradients.refused)
+            text = message(training.name, training.where, reason)
             guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, text)
             return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
 
@@ -246,7 +251,8 @@ class _Saved:
     """How the backward's arguments are gathered, in their order: inputs, outputs, intermediates,
     sizes, tangents.
 
-    `inputs` picks from the arguments, `outputs` and `intermediates` from what the forward returns.
+    `inputs` picks from the arguments (`places`: where those stand that are saved as they are),
+    `outputs` and `intermediates` from what the forward returns.
     `sizes` reads all symbols from the arguments (None: the backward needs none). `fixers` are
     (result, function that brings its tangent into the traced form).
     """
@@ -256,6 +262,7 @@ class _Saved:
     intermediates: Callable[[Sequence[Any]], tuple[Any, ...]]
     sizes: Sizes | None
     fixers: list[tuple[int, Fixer]]
+    places: dict[int, int]
 
     @classmethod
     def of(cls, training: Training, call: Call) -> _Saved:
@@ -267,6 +274,7 @@ class _Saved:
         values = training.part.backward.inputs[len(saved) - len(tangents) :]
         specs = [value.spec for value in values if isinstance(value, Value)]
         ints = any(kind == "size" for kind, _ in saved)
+        copies = call.inference | {index for side, index in apart if side == "input"}
         symbolic = ints or any(spec.env is not None for spec in specs)
         return cls(
             inputs=_picker(
@@ -287,6 +295,11 @@ class _Saved:
                 (training.tangents[index], _tangent_fixer(spec))
                 for index, spec in zip(tangents, specs, strict=True)
             ],
+            places={
+                index: place
+                for place, (kind, index) in enumerate(saved)
+                if kind == "input" and index not in copies
+            },
         )
 
 
