@@ -58,8 +58,22 @@ def of_functions(x: torch.Tensor) -> Any:
     return functional.all_reduce(x.sin(), "sum", group) * 3, wide, narrow, torch.cat(lists).sum()
 
 
+def of_much_memory(x: torch.Tensor) -> Any:
+    """What the collectives read is dead after them, and memory of its size is wanted."""
+    x = x.double()
+    group, total = dist.group.WORLD, x.sum()
+    for step in range(4):
+        wide = (x.sum() + torch.arange(200_000, dtype=torch.float64).sin() + step).cos()
+        sums = functional.all_reduce(wide, "sum", group)
+        rows = functional.all_gather_tensor(wide * 2, 0, group)
+        other = (sums[:1000].sum() + torch.arange(200_000, dtype=torch.float64)).sin()
+        total = total + (other * sums).sum() + rows.view(2, -1)[step % 2].mean()
+    return total
+
+
 PROGRAMS: tuple[Callable[..., Any], ...] = (
     summed, summed_input, gathered, scattered, exchanged, broadcast, of_functions,
+    of_much_memory,
 )  # fmt: skip
 
 

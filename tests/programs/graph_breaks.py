@@ -54,7 +54,7 @@ WITHOUT_EXAMPLE = {
     "(aliased-input-mutation).",
     "aliased-outputs": "No known program makes such outputs without a tensor that covers them.",
     "recorded-write": "flambeau_autograd alone: `flambeau.compile` splits such graphs.",
-    "asynchronous-call": "Needs a process group: tests/cpu/test_dtensor.py has the programs.",
+    "asynchronous-call": "Needs a process group: tests/cpu/test_distributed.py has the programs.",
     "subclass-gradient": "No known class has gradients with integers of their own.",
     "subclass-in-graph": "tests/cpu/test_wrapper_subclasses.py has the class that it takes.",
     "unbacked-numbers": "flambeau_autograd alone: `flambeau.compile` splits such graphs.",

@@ -320,9 +320,10 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
 
 _PLACES = frozenset({
     "cache_dir", "use_cache", "logs", "progress", "background", "background_limit",
+    "torch_variables",
 })  # fmt: skip
 """Fields of options and environment that say where things are kept, when they are compiled, and
-what is shown.
+what is shown; and torch's variables, which other fields follow from.
 """
 
 

@@ -61,7 +61,8 @@ def communicates(op: Any) -> bool:
     """Whether an overload is a collective, or waits for one: all processes of a group make the same
     calls in the same order.
     """
-    return bool(op._schema.name.startswith(_COLLECTIVES))
+    schema = getattr(op, "_schema", None)
+    return schema is not None and schema.name.startswith(_COLLECTIVES)
 
 
 class OperatorFacts:

@@ -107,12 +107,12 @@ class NoCodeGenerator(Unsupported):
 
 
 class AsynchronousCall(Unsupported):
-    """A collective, which reads its operand until somebody waits for its result: a program that
-    plans its memory would free the operand before.
+    """A collective whose result the graph does not wait for: it reads its operand until somebody
+    does, and a program that plans its memory would free the operand before.
     """
 
     reason = "asynchronous-call"
-    hint = 'the graph runs as it is; `backend="aot_eager"` compiles it without planned memory'
+    hint = 'wait for the result in the same function; `backend="aot_eager"` plans no memory'
 
 
 class InvalidOption(ValueError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_inductor.lowering.collectives import WAIT, in_flight, is_wait
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.kernel_launches import launch_of
@@ -20,7 +21,6 @@ from flambeau_prims.primitives import STORED_DTYPES, Prim
 from flambeau_prims.raising import can_raise
 from flambeau_prims.rules.registry import aliasing
 from flambeau_prims.sizes import Expr
-from flambeau_prims.unsupported import AsynchronousCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,9 +58,7 @@ def lower_extern(
     node: Node, order: int, tensor: Callable[[Value], TensorRef], make: Callable[[Value, str], str]
 ) -> ExternCall:
     """The call. `tensor` gives an operand's memory, `make(value, role)` a result's buffer."""
-    if node.op.namespace == "_c10d_functional":
-        raise AsynchronousCall(f"{node.op} is a collective", node.op)
-    reads: set[str] = set()
+    reads = {tensor(value).buffer for value in in_flight(node)}
 
     def convert(arg: Any) -> Any:
         if isinstance(arg, Value):
@@ -75,7 +73,7 @@ def lower_extern(
 
     args = tuple(convert(arg) for arg in node.args)
     kwargs = {key: convert(arg) for key, arg in node.kwargs.items()}
-    name = op_name(node.op)
+    name = WAIT if is_wait(node.op) else op_name(node.op)
     results: tuple[str | None, ...] = ()
     out: tuple[tuple[str, str], ...] = ()
     device = node.outputs[0].spec.device if node.outputs and node.outputs[0] is not None else None

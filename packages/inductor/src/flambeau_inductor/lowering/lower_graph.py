@@ -19,6 +19,7 @@ from flambeau_inductor.indexing.expressions import int_if_known, linear, symbol
 from flambeau_inductor.indexing.sizes import SizeTable
 from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis, Load
+from flambeau_inductor.lowering.collectives import check_waits
 from flambeau_inductor.lowering.column_reduction import find_shared_rows, lower_column_reduction
 from flambeau_inductor.lowering.elements import Elements, host_symbol
 from flambeau_inductor.lowering.extern import (
@@ -64,6 +65,7 @@ MAX_LABEL = 4
 def lower_graph(graph: Graph, options: InductorOptions) -> Lowered:
     """Nests and extern calls for a graph of primitives and ATen calls."""
     load_all()
+    check_waits(graph)
     return _GraphLowering(graph, options).run()
 
 
