@@ -90,6 +90,57 @@ def test_another_group_is_another_entry(tmp_path: Path) -> None:
         flambeau.compile(program)(x)
 
 
+def _writes_count_as_in_eager() -> None:
+    """Collectives move no version counter: what a backward has saved may be written to."""
+
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (w * x).sin()
+        dist.all_reduce(x)
+        return y
+
+    found = []
+    for call in (product, flambeau.compile(product, fullgraph=True)):
+        x, w = torch.arange(3.0), torch.ones(3, requires_grad=True)
+        call(x, w).sum().backward()
+        found.append((x, w.grad))
+        assert x._version == 0
+    torch.testing.assert_close(*found)
+
+
+def _errors_communicate_once(rank: int) -> None:
+    """What raises behind a collective does not repeat it: the other process has gone on."""
+
+    def late(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y[at]
+
+    compiled, x, at = flambeau.compile(late, fullgraph=True), torch.ones(3), torch.tensor([0, 2])
+    torch.testing.assert_close(compiled(x, at), late(x, at))
+    if rank == 0:
+        with pytest.raises(IndexError):
+            compiled(x, at + 5)
+    else:
+        compiled(x, at)
+    dist.all_reduce(x)
+    assert x.tolist() == [2.0, 2.0, 2.0]
+
+    def wide(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.empty(8, dtype=torch.float64)
+        dist.all_gather_into_tensor(rows, x)
+        return rows
+
+    def stacked(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.empty(2, 4)
+        dist.all_gather_into_tensor(rows, x)
+        return rows
+
+    for function in (wide, stacked):
+        for call in (function, flambeau.compile(function)):
+            with pytest.raises(RuntimeError, match="allgather: invalid tensor"):
+                call(torch.ones(4))
+
+
 def of_two(rank: int, folder: str) -> None:
     """What each of two processes checks."""
     torch.set_num_threads(1)
@@ -111,6 +162,8 @@ def of_two(rank: int, folder: str) -> None:
             value.backward()
             found.append((value.detach(), weight.grad))
         torch.testing.assert_close(*found)
+    _writes_count_as_in_eager()
+    _errors_communicate_once(rank)
     group = dist.new_group([1])
     if rank == 1:
         x = torch.randn(3)

@@ -20,19 +20,24 @@ Where what fails is the check of an assumption about data (interpreter/branches/
 call uses another entry, or is captured again.
 
 Errors of a graph in which nothing may raise (`flambeau_prims.raising`) are the backend's, and reach
-the caller as they are; so do interrupts, errors that say that memory has run out, and what a
+the caller as they are; so do those of a graph with collectives, which other processes do not join
+a second time; interrupts, errors that say that memory has run out, and what a
 saved-tensors hook raises: it is no operator's error, and the hook has counted its tensors
 (torch.utils.checkpoint ends a recomputation so).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from flambeau_capture.entries.graph_failure import OnError
 from flambeau_capture.entries.state_snapshot import may_raise
 from flambeau_capture.graphs.graph_module import values_in
+from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_capture.torch_state import Switches
+from flambeau_prims.operator_facts import communicates
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
@@ -87,11 +92,28 @@ def on_error_of(capture: Capture, note: Callable[[Event], None]) -> OnError | No
 
     Made in the state of torch that the call began in.
     """
+    collectives = any(_communicates(call.target) for call in capture.calls)
     runs_again = any(map(may_raise, capture.calls))
+    runs_again = runs_again and bool(capture.assumptions or not collectives)
     switches = Switches().set_by([call.target for call in capture.calls])
     if not runs_again and not switches:
         return None
     name = getattr(capture.scope.function, "__qualname__", "function")
     return OnError(
-        name, note, runs_again=runs_again, switches=switches, assumptions=capture.assumptions
+        name,
+        note,
+        runs_again=runs_again,
+        switches=switches,
+        assumptions=capture.assumptions,
+        communicates=collectives,
     )
+
+
+def _communicates(target: Any) -> bool:
+    """Whether a call of the graph, or one in a graph that it holds, is a collective."""
+    if isinstance(target, torch._ops.OpOverload):
+        return communicates(target)
+    if isinstance(target, HigherOrder):
+        graphs = [held.graph for held in target.graphs().values()]
+        return any(_communicates(node.target) for graph in graphs for node in graph.nodes)
+    return False

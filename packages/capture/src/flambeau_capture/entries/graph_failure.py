@@ -45,8 +45,13 @@ class OnError:
         runs_again: bool,
         switches: Sequence[Setting] = (),
         assumptions: tuple[Assumption, ...] = (),
+        communicates: bool = False,
     ) -> None:
-        """`name` is the function's; `switches` are the calls that restore what the graph sets."""
+        """`name` is the function's; `switches` are the calls that restore what the graph sets.
+
+        A graph that `communicates` runs again only for an assumption, which it checks first: other
+        processes do not take part in its collectives a second time.
+        """
         self.name = name
         self.note = note
         self.direct = False
@@ -55,6 +60,7 @@ class OnError:
         self.switches = switches
         self._last = ""
         self._assumptions = assumptions
+        self._communicates = communicates
         self.violated: Callable[[Assumption], None] | None = None
         """Receives an assumption that does not hold."""
         self._violated_before: set[Assumption] = set()
@@ -71,17 +77,18 @@ class OnError:
             setter(*args)
         if not self.runs_again or not _is_of_the_program(error):
             return error
+        found = str(error)
+        assumption = next((each for each in self._assumptions if each.violation in found), None)
+        if self._communicates and assumption is None:
+            return error
         if before is not None and not before.restore():
             return error
-        if self._assumptions and self.violated is not None:
-            found = str(error)
-            for assumption in self._assumptions:
-                if assumption.violation in found:
-                    if assumption not in self._violated_before:  # not one a call
-                        self._violated_before.add(assumption)
-                        self.note(Event("violated", assumption.violation))
-                    self.violated(assumption)
-                    return NotImplemented
+        if assumption is not None and self.violated is not None:
+            if assumption not in self._violated_before:  # not one a call
+                self._violated_before.add(assumption)
+                self.note(Event("violated", assumption.violation))
+            self.violated(assumption)
+            return NotImplemented
         text = f"{self.name} ran again eagerly: its graph raised {type(error).__name__}: {error}"
         if text != self._last:  # not one a call
             self._last = text

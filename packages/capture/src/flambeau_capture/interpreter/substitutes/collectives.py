@@ -1,7 +1,9 @@
 """Collectives of torch.distributed as calls of the graph.
 
     dist.all_reduce(y)  ->  sum = _c10d_functional.all_reduce(y, "sum", "0")
-                            y.copy_(_c10d_functional.wait_tensor(sum))
+                            y.data.copy_(_c10d_functional.wait_tensor(sum))
+
+Collectives move no version counter, hence the `data`.
 
 torch's functional collectives are Python around such operators, and captured as they are. A process
 group is its name there: known during the capture, under guards on which groups there are and on
@@ -124,6 +126,7 @@ def _gathered(machine: Machine, tensor: Any, group: Any) -> Any:
 def _all_gather_into_tensor(
     machine: Machine, output_tensor: Any, input_tensor: Any, group: Any = None
 ) -> None:
+    _require_rows("all_gather_into_tensor", output_tensor, input_tensor, _group(machine, group))
     _write(machine, output_tensor, _gathered(machine, input_tensor, group))
 
 
@@ -141,6 +144,7 @@ def _reduce_scatter_tensor(
     machine: Machine, output: Any, input: Any, op: Any = None, group: Any = None
 ) -> None:
     group = _group(machine, group)
+    _require_rows("reduce_scatter_tensor", input, output, group)
     operator = torch.ops._c10d_functional.reduce_scatter_tensor.default
     stacked = machine.call(torch.flatten, (input, 0, input.dim() - output.dim()), {})
     result = _call(machine, operator, stacked, _operation(op), group.size(), group.group_name)
@@ -168,7 +172,20 @@ def _all_to_all_single(
 def _write(machine: Machine, target: Any, value: Any) -> None:
     if value.shape != target.shape:
         value = machine.call(torch.reshape, (value, target.shape), {})
-    machine.call(torch.Tensor.copy_, (target, value), {})
+    data = machine.call(getattr, (target, "data"), {})
+    machine.call(torch.Tensor.copy_, (data, value), {})
+
+
+def _require_rows(name: str, whole: Any, part: Any, group: Any) -> None:
+    """Break unless `whole` is the parts of all processes one after the other; other backends than
+    gloo also stack them.
+    """
+    count = group.size()
+    if part.dim() and whole.shape == (part.shape[0] * count, *part.shape[1:]):
+        return
+    if whole.shape == (count, *part.shape) and "gloo" not in dist.get_backend(group):
+        return
+    raise _break(f"{name} with tensors of shapes {tuple(whole.shape)} and {tuple(part.shape)}")
 
 
 _IN_PLACE: dict[str, Callable[..., None]] = {
@@ -193,6 +210,8 @@ def _in_place(name: str) -> Substitute:
             raise _break(name)
         if any(x.is_complex() or not x.is_contiguous() for x in tensors):
             raise _break(f"{name} with tensors that are complex or not contiguous")
+        if len({x.dtype for x in tensors}) > 1:
+            raise _break(f"{name} with tensors of several dtypes")
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             raise _break(f"{name} with tensors that require grad")
         try:
