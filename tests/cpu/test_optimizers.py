@@ -4,6 +4,7 @@ learning rate, and in a training loop.
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import nn, optim
 
+import flambeau
 from tests.worlds import World, compare, kinds
 
 if TYPE_CHECKING:
@@ -265,3 +267,57 @@ def test_a_change_of_such_a_dict_is_seen() -> None:
         return World(lambda x: (x * table[parameter], len(table)), arguments)
 
     compare(make, calls=4, backend="eager", fullgraph=True)
+
+
+FUSED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "adam": (optim.Adam, {"lr": 0.1, "weight_decay": 0.1, "amsgrad": True}),
+    "adam_of_a_tensor": (optim.Adam, {"lr": torch.tensor(0.1), "maximize": True}),
+    "adamw": (optim.AdamW, {"lr": 0.01}),
+    "sgd": (optim.SGD, {"lr": 0.1, "weight_decay": 0.1}),
+    "momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "maximize": True}),
+    "nesterov": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "adagrad": (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.2, "weight_decay": 0.1}),
+}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_steps(name: str, dtype: torch.dtype, scaled: bool) -> None:
+    """Also with the numbers of a gradient scaler, by which steps are left out."""
+    kind, options = FUSED[name]
+    if kind is optim.SGD and dtype is torch.bfloat16:
+        pytest.skip("torch's fused SGD gives wrong bfloat16 numbers on a CPU")
+    torch.manual_seed(0)
+    own = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)).to(dtype)
+    models = [copy.deepcopy(own), own]
+    optimizers = [kind(model.parameters(), fused=True, **options) for model in models]
+    compiled = flambeau.compile(optimizers[1].step, fullgraph=True)
+    tolerance = {"rtol": 0.1, "atol": 0.1} if dtype is torch.bfloat16 else {}
+    for number in range(4):
+        x = torch.randn(4, 5, dtype=dtype)
+        for model, optimizer, step in zip(
+            models, optimizers, (optimizers[0].step, compiled), strict=True
+        ):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            if scaled:
+                optimizer.grad_scale = torch.tensor(2.0)
+                optimizer.found_inf = torch.tensor(float(number == 2))
+            step()
+        for eager, mine in zip(*(model.parameters() for model in models), strict=True):
+            torch.testing.assert_close(mine, eager, **tolerance)
+            torch.testing.assert_close(mine.grad, eager.grad, **tolerance)
+        states = [optimizer.state_dict()["state"] for optimizer in optimizers]
+        torch.testing.assert_close(states[1], states[0], **tolerance)
+    assert not any(graph.fallback for graph in flambeau.explain(compiled).graphs)
+
+
+def test_a_fused_step_in_half_precision() -> None:
+    x, gradient = torch.randn(2, 100, dtype=torch.bfloat16)
+    parameter = nn.Parameter(x.clone())
+    parameter.grad = gradient
+    optimizer = optim.SGD([parameter], 0.1, weight_decay=0.1, momentum=0.9, fused=True)
+    flambeau.compile(optimizer.step, fullgraph=True)()
+    exact = x.double() - 0.1 * (gradient.double() + 0.1 * x.double())
+    torch.testing.assert_close(parameter.detach(), exact.bfloat16())

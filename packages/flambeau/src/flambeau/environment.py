@@ -112,6 +112,13 @@ def read_environment() -> Environment:
     )
 
 
+def environment_of_child(left_out: Iterable[str] = (), **more: str) -> dict[str, str]:
+    """The variables for a process of our own: this one's, but those left out, and `more`."""
+    absent = set(left_out)
+    kept = {name: value for name, value in os.environ.items() if name not in absent}
+    return kept | more
+
+
 def _level(text: str | None) -> str | None:
     if text is not None and text not in LEVELS:
         raise ValueError(f"FLAMBEAU_ISA is {text!r}; known: {', '.join(LEVELS)}")

@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from flambeau import stored_graphs
+from flambeau.environment import environment_of_child
 from flambeau.graph_messages import encode_message
 from flambeau.worker_frames import read_frame, write_frame
 from flambeau_capture import background
@@ -102,7 +103,7 @@ def _close_pipes(process: subprocess.Popen[bytes]) -> None:
 def _started() -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise OSError("Python's executable is not known")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = environment_of_child(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _START],
         stdin=subprocess.PIPE,

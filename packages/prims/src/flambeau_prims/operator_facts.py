@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.fused_optimizers import fused_step
 from flambeau_prims.rules.registry import aliasing, infer, is_view, rule_for
 from flambeau_prims.sizes import eq, lt
 from flambeau_prims.spec import Spec
@@ -121,6 +122,8 @@ class OperatorFacts:
             self.special = "sizes"
         elif op is aten._to_copy.default:
             self.special = "number"
+        elif fused_step(op) is not None:
+            self.special = "step"
         self.functional = _functional_form(op) if self.mutated else None
         form = _out_of_place(op) if self.mutated else None
         self.checks_overlap = op is aten.copy_.default or (

@@ -36,6 +36,7 @@ from flambeau_prims.fake import (
     make_fake,
     set_geometry,
 )
+from flambeau_prims.fused_optimizers import fused_step
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.out_arguments import to_resize
 from flambeau_prims.rules.registry import infer, infer_keyed, rule_for
@@ -598,4 +599,15 @@ def _sizes(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     return to_symint(spec.numel)
 
 
-_SPECIAL = {"number": _copy_of_number, "contents": _contents, "lift": _lift_fresh, "sizes": _sizes}
+def _step(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> None:
+    """The step of a fused optimizer, as calls of other operators."""
+    step = fused_step(func)
+    assert step is not None
+    with torch.no_grad(), tracer:
+        step(*args, **kwargs)
+
+
+_SPECIAL = {
+    "number": _copy_of_number, "contents": _contents, "lift": _lift_fresh, "sizes": _sizes,
+    "step": _step,
+}  # fmt: skip

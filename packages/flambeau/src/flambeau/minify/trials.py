@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from flambeau.environment import environment_of_child
 from flambeau.minify.check import FAILS, MARK
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class Trials:
         self._known: dict[str, str] = {}
 
     def __enter__(self) -> Trials:
-        variables = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-        variables |= {"FLAMBEAU_CHECK": "1", "FLAMBEAU_PROGRESS": "0"}
+        variables = environment_of_child(_DROPPED, FLAMBEAU_CHECK="1", FLAMBEAU_PROGRESS="0")
         self._server = subprocess.Popen(
             [sys.executable, "-m", "flambeau.minify.trial_server"],
             stdin=subprocess.PIPE,
