@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 import flambeau
 from flambeau.interop_dynamo import flambeau_backend
+from flambeau_prims.sizes import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,3 +100,31 @@ def test_training_with_symbolic_sizes() -> None:
         for ours, parameter in zip(found, model.parameters(), strict=True):
             torch.testing.assert_close(ours, parameter.grad, rtol=1e-4, atol=1e-5)
         model.zero_grad()
+
+
+def test_a_backend_fixes_a_size_that_has_a_bound() -> None:
+    """`s == 2` replaces the bound `s >= 2` in the SizeEnv, and is a guard all the same."""
+
+    def fixing(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        spec = next(node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder")
+        rows = as_int(spec.shape[0])
+        return lambda x: (gm.forward(x)[0] + rows,)
+
+    compiled = flambeau.compile(lambda x: x * 2, backend=fixing, dynamic=True)
+    for rows in (2, 9, 4):
+        x = torch.randn(rows, 3)
+        assert torch.equal(compiled(x), x * 2 + rows)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_operators_without_a_rule_for_symbolic_sizes_are_compiled_for_each(grad: bool) -> None:
+    def program(weight: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return functional.embedding_bag(indices, weight, mode="mean", max_norm=1.0)
+
+    compiled = flambeau.compile(program, dynamic=True)
+    for bags in (2, 9, 4):
+        weight = (torch.randn(5, 3) * 4).requires_grad_(grad)
+        ours = weight.detach().clone().requires_grad_(grad)
+        indices = torch.randint(0, 5, (bags, 1))
+        torch.testing.assert_close(compiled(ours, indices), program(weight, indices))
+        assert torch.equal(ours, weight)

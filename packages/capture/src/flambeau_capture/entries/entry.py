@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +68,7 @@ from flambeau_capture.sources import (
     TensorSize,
     TensorStride,
 )
+from flambeau_prims.size_expressions import SizeGuard
 from flambeau_prims.size_floats import Condition, FloatExpr, condition_of
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
@@ -124,8 +125,8 @@ def graph_of(capture: Capture, *, keep_raising: bool = False) -> Parts:
 class PreparedEntry:
     """A capture before a backend compiles its graph: all that is read of the program's objects.
 
-    `taken` counts the conditions of the SizeEnv that `guards` hold, `fixed` names the numbers that
-    they fix; a backend may add some.
+    `taken` are the SizeEnv's conditions that `guards` hold, `fixed` names the numbers that they
+    fix; a backend may add some, and a condition that it adds replaces those that it implies.
     """
 
     capture: Capture
@@ -133,7 +134,7 @@ class PreparedEntry:
     guards: tuple[Guard, ...]
     examples: list[Any]
     enables_grad: bool
-    taken: int
+    taken: tuple[SizeGuard, ...]
     fixed: frozenset[str]
 
 
@@ -149,7 +150,7 @@ def prepare_entry(
         guards=filtered(all_guards(capture, state), guard_filter, capture.scope),
         examples=[item.example for item in parts.inputs],
         enables_grad=capture.enables_grad or torch.is_grad_enabled(),
-        taken=0 if env is None else len(env.guards),
+        taken=() if env is None else tuple(env.guards),
         fixed=frozenset(() if env is None else env.fixed_floats),
     )
 
@@ -449,12 +450,15 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
     yield from _conditions(capture)
 
 
-def _conditions(capture: Capture, start: int = 0) -> Iterator[Guard]:
-    """The SizeEnv's conditions from this one on."""
+def _conditions(capture: Capture, known: Sequence[SizeGuard] = ()) -> Iterator[Guard]:
+    """The SizeEnv's conditions, but for those that are known."""
     if capture.size_env is None:
         return
     sources = symbol_sources(capture.inputs)
-    for taken in capture.size_env.guards[start:]:
+    held = {id(guard) for guard in known}
+    for taken in capture.size_env.guards:
+        if id(taken) in held:
+            continue
         condition = condition_of(taken)
         names = {symbol: sources[symbol] for symbol in sorted(condition.symbols())}
         yield _relation(condition, names, taken.where)
