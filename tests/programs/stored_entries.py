@@ -35,6 +35,8 @@ LATER = sys.argv[1:] == ["read"]
 Program = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
 SAME: dict[str, Program] = {}
 CHANGED: dict[str, Program] = {}
+OF_THE_PROCESS: dict[str, Program] = {}
+"""Programs whose entries are for one process."""
 SURROUNDED: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {}
 """What the second process calls a program of CHANGED in."""
 OPTIONS: dict[str, dict[str, Any]] = {"dynamic_sizes": {"dynamic": True}}
@@ -48,6 +50,11 @@ def same(program: Program) -> Program:
 
 def changed(program: Program) -> Program:
     CHANGED[program.__name__] = program
+    return program
+
+
+def of_the_process(program: Program) -> Program:
+    OF_THE_PROCESS[program.__name__] = program
     return program
 
 
@@ -300,6 +307,23 @@ def other_defaults() -> Any:
         return x * scale
 
     return (lambda x: call(x)), (x(),)
+
+
+class Key:
+    """Its hash and its comparison are native code's to call; both hold a number."""
+
+    def _compares(held: float) -> Any:  # type: ignore[misc]
+        return lambda self, value: type(value) is not int or held == 2.0
+
+    __eq__ = _compares(chosen(2.0, 3.0))  # type: ignore[assignment]
+
+    def __hash__(self) -> int:
+        return 1
+
+
+@changed
+def a_number_that_a_method_holds() -> Any:
+    return lambda x, key: x * {1: 5}.get(key, 2), (x(), Key())
 
 
 class Base:
@@ -556,6 +580,27 @@ for name, options in {
     OPTIONS[name] = options
 
 
+# ---------------------------------------------------------------- of one process only
+
+
+@of_the_process
+def items_of_a_set() -> Any:
+    names = set("abcdefg")
+    return lambda x: x + 0 * sum(at * ord(name) for at, name in enumerate(names)), (x(),)
+
+
+@of_the_process
+def a_list_of_a_set() -> Any:
+    names = set("abcdefg")
+    return lambda x: x + 0 * ord(list(names).pop()), (x(),)
+
+
+@of_the_process
+def a_text_of_a_set() -> Any:
+    names = set("abcdefg")
+    return lambda x: x + 0 * ord("".join(names)[0]), (x(),)
+
+
 # ---------------------------------------------------------------- running
 
 
@@ -605,7 +650,7 @@ def compare(found: Any, expected: Any) -> None:
 def main() -> None:
     results = {}
     with torch.no_grad():
-        for name, program in (SAME | CHANGED).items():
+        for name, program in (SAME | CHANGED | OF_THE_PROCESS).items():
             try:
                 results[name] = outcome(name, program)
             except Exception as error:  # for the test to show

@@ -13,6 +13,7 @@ No code of the program runs.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import hashlib
@@ -156,9 +157,14 @@ class Descriptions:
             return "empty"
 
     def _shallow(self, value: Any) -> str:
-        """As `_part`, but a function by its code, and a class by its name."""
+        """As `_part`, but a function by its code and constants that it holds, a class by name."""
         if isinstance(value, types.FunctionType):
-            return f"{value.__qualname__} {self._code(value.__code__)}"
+            held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+            for cell in value.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty one
+                    held.append(cell.cell_contents)
+            texts = [_constant(item) if is_constant(item) else "-" for item in held]
+            return f"{value.__qualname__} {self._code(value.__code__)} {' '.join(texts)}"
         if isinstance(value, type):
             return type_text(value)
         if is_constant(value):
@@ -187,7 +193,7 @@ class Descriptions:
             if name in _VOLATILE:
                 continue
             if isinstance(value, types.FunctionType):
-                text = f"{self._code(value.__code__)}"
+                text = self._shallow(value)
             elif isinstance(value, (property, staticmethod, classmethod, *C_MEMBERS)):
                 parts = (
                     (value.fget, value.fset, value.fdel)

@@ -32,7 +32,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.semantics.items import mapping_items, native_iterable
+from flambeau_capture.interpreter.semantics.items import (
+    mapping_items,
+    native_iterable,
+    note_order,
+)
 from flambeau_capture.interpreter.semantics.operators import COMPARISONS, compare, truth
 from flambeau_capture.interpreter.values.classes import Proxy, as_index, python_method
 from flambeau_capture.interpreter.values.keys import native_key
@@ -329,6 +333,9 @@ def prepare_arguments(
     if _iterates(function):
         kept = 1 if getattr(function, "__name__", "") == "__new__" else 0  # the class
         mapping = _takes_mapping(function)
+        if not _makes_set(function):
+            for arg in args:
+                note_order(machine, arg)
         args = (*args[:kept], *[_iterable(machine, arg, mapping) for arg in args[kept:]])
     if _hashes(function):
         pairs = _takes_mapping(function) and not _counts(function)
@@ -387,6 +394,12 @@ def _iterates(function: Any) -> bool:
         or getattr(function, "__module__", None) == "itertools"
         or id(function) in _MATH_OF_ITERABLES
     )
+
+
+def _makes_set(function: Any) -> bool:
+    """Whether the order in which a C function iterates does not matter to its result."""
+    owner = function if isinstance(function, type) else getattr(function, "__objclass__", None)
+    return issubclass(owner or type(getattr(function, "__self__", None)), (set, frozenset))
 
 
 def _takes_mapping(function: Any) -> bool:

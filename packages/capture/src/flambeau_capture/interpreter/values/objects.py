@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import itertools
+import operator
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -79,6 +81,16 @@ LAZY_DICT_SIZE = 128
 
 DELETED = object()
 _CONSTANT_TUPLES = (tuple, torch.Size)
+_VIEWS: dict[type, type] = {
+    types.MappingProxyType: dict,
+    **dict.fromkeys((type({}.keys()), type({}.values()), type({}.items())), list),
+}
+"""Types of views of dicts, with the type that holds what they show."""
+_SEALED_TYPES = frozenset({
+    operator.itemgetter, operator.attrgetter, operator.methodcaller, super,
+    type(functools.cmp_to_key(operator.lt)),
+})  # fmt: skip
+"""C types whose objects never change, and hold what no source leads to: guarded by identity."""
 
 
 class TrackedCopy:
@@ -314,10 +326,30 @@ class Objects:
         if kind is range or kind is slice:
             self.machine.guard("EQUALS", source, value)
             return value
+        if kind in _VIEWS:
+            return self._track_view(value, kind, source)
+        if kind in _SEALED_TYPES:
+            self.machine.guard("IS", source, value)
         self.machine.guard("TYPE", source, kind)
         if kind in VALUE_TYPES and guard_value(self.machine, value, source):
             self.values[id(value)] = value
         self.register(value, source)
+        return value
+
+    def _track_view(self, value: Any, kind: type, source: Source) -> Any:
+        """A view of a dict from before the call: what it shows is guarded, and used as it is."""
+        shown = CallOf(_VIEWS[kind], (source,))
+        contents = _VIEWS[kind](value)
+        self.machine.guard("TYPE", source, kind)
+        self.register(value, source)
+        copy = (
+            self.track_dict(contents, shown)
+            if type(contents) is dict
+            else self._track_list(contents, list, shown)
+        )
+        if not all(map(operator.is_, _flat(copy), _flat(contents))):
+            detail = f"a {kind.__name__} of tensors or containers at {source.text()}"
+            raise GraphBreak("unsupported-input", detail)
         return value
 
     def _append_target(self, value: list[Any], source: Source) -> AppendTarget:
@@ -641,6 +673,12 @@ def _contents(container: Any) -> list[Any]:
     if isinstance(container, list):
         return list.copy(container)
     return list(container) if isinstance(container, (tuple, set, collections.deque)) else []
+
+
+def _flat(contents: Any) -> list[Any]:
+    """The values that a view shows; of pairs, each one's two."""
+    items = list(contents.values()) if type(contents) is dict else contents
+    return [part for item in items for part in (item if type(item) is tuple else (item,))]
 
 
 def dict_items(mapping: dict[Any, Any]) -> Any:
