@@ -25,6 +25,16 @@ CASES: dict[str, tuple[Any, Any, Callable[[torch.Tensor], Any]]] = {
     "itemgetter": (operator.itemgetter("a"), operator.itemgetter("b"), lambda x: x * HELD(ENTRIES)),
     "attrgetter": (operator.attrgetter("real"), operator.attrgetter("imag"), lambda x: x * HELD(3)),
     "methodcaller": (operator.methodcaller("sin"), operator.methodcaller("cos"), lambda x: HELD(x)),
+    "methodcaller with names": (
+        operator.methodcaller("sum", dim=0),
+        operator.methodcaller("sum", dim=1),
+        lambda x: HELD(x.view(2, 2)),
+    ),
+    "itemgetter of a slice": (
+        operator.itemgetter(slice(0, 2)),
+        operator.itemgetter(slice(0, 3)),
+        lambda x: HELD(x),
+    ),
     "key": (
         functools.cmp_to_key(lambda a, b: a - b),
         functools.cmp_to_key(lambda a, b: b - a),
@@ -73,3 +83,17 @@ def test_contents_of_a_view_that_change(monkeypatch: pytest.MonkeyPatch) -> None
     x = torch.arange(4.0)
     for contents["a"] in (1, 2, 1):
         assert torch.equal(compiled(x), program(x))
+
+
+def test_equal_getters_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Any] = []
+
+    def backend(gm: Any, examples: Any) -> Any:
+        graphs.append(gm)
+        return gm.forward
+
+    compiled = flambeau_capture.compile(lambda x: HELD({"sum": x}).cos(), backend=backend)
+    for _ in range(3):
+        monkeypatch.setitem(globals(), "HELD", operator.itemgetter("sum"))
+        compiled(torch.arange(4.0))
+    assert len(graphs) == 1

@@ -90,7 +90,9 @@ _SEALED_TYPES = frozenset({
     operator.itemgetter, operator.attrgetter, operator.methodcaller, super,
     type(functools.cmp_to_key(operator.lt)),
 })  # fmt: skip
-"""C types whose objects never change, and hold what no source leads to: guarded by identity."""
+"""C types whose objects never change, and hold what no source leads to: guarded by the constants
+that they hold, or by identity.
+"""
 
 
 class TrackedCopy:
@@ -328,9 +330,13 @@ class Objects:
             return value
         if kind in _VIEWS:
             return self._track_view(value, kind, source)
-        if kind in _SEALED_TYPES:
-            self.machine.guard("IS", source, value)
         self.machine.guard("TYPE", source, kind)
+        if kind in _SEALED_TYPES:
+            held = _held(value)
+            if held is not None and _is_constant(held):
+                self.machine.guard("EQUALS", CallOf(_held, (source,)), held)
+            else:
+                self.machine.guard("IS", source, value)
         if kind in VALUE_TYPES and guard_value(self.machine, value, source):
             self.values[id(value)] = value
         self.register(value, source)
@@ -673,6 +679,16 @@ def _contents(container: Any) -> list[Any]:
     if isinstance(container, list):
         return list.copy(container)
     return list(container) if isinstance(container, (tuple, set, collections.deque)) else []
+
+
+def _held(value: Any) -> tuple[Any, ...] | None:
+    """What a getter of `operator` was made with; None for other types."""
+    if type(value) not in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+        return None
+    made, held = value.__reduce__()
+    if type(made) is functools.partial:
+        return tuple(held), made.args, tuple(made.keywords.items())
+    return tuple(held)
 
 
 def _flat(contents: Any) -> list[Any]:
