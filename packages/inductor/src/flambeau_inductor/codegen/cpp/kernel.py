@@ -42,7 +42,7 @@ from flambeau_inductor.codegen.cpp.reductions import (
     column_take,
     places,
 )
-from flambeau_inductor.codegen.cpp.row_shares import accumulate_in_memory, share_loop
+from flambeau_inductor.codegen.cpp.row_shares import ROWS, accumulate_in_memory, share_loop
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
 from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
@@ -240,21 +240,23 @@ class KernelWriter(LoopWriter):
         self.statements(stores)
 
     @contextmanager
-    def lead_loops(self, lead: Sequence[Axis]) -> Iterator[None]:
-        """From `begin` to `end` over the points of the lead axes, counted as an odometer counts."""
+    def lead_loops(
+        self, lead: Sequence[Axis], bounds: tuple[str, str] = ("begin", "end")
+    ) -> Iterator[None]:
+        """Within the bounds over the points of the lead axes, counted as an odometer counts."""
         if not lead:
             yield
             return
         if len(lead) == 1:
-            with self.loop(lead[0].symbol.name, "begin", "end"):
+            with self.loop(lead[0].symbol.name, *bounds):
                 yield
             return
-        self.line("int64_t rest = begin;")
+        self.line(f"int64_t rest = {bounds[0]};")
         for axis in reversed(lead[1:]):
             size = self.size(axis)
             self.line(f"int64_t {axis.symbol.name} = rest % {size}; rest /= {size};")
         self.line(f"int64_t {lead[0].symbol.name} = rest;")
-        with self.loop("p", "begin", "end"):
+        with self.loop("p", *bounds):
             yield
             for axis in reversed(lead[1:]):
                 name = axis.symbol.name
@@ -271,8 +273,9 @@ class KernelWriter(LoopWriter):
         self.phases = split_phases(self.kernel, KEEP_COST if self.keep_rows else None)
         kept = self.declare_scratch(row)
         declare_rows(self, self.phases)
-        shares = share_loop(self) if self.plan.kind == "shares" else nullcontext()
-        with shares, self.lead_loops(self.plan.lead):
+        shared = self.plan.kind == "shares"
+        shares = share_loop(self) if shared else nullcontext()
+        with shares, self.lead_loops(self.plan.lead, ROWS if shared else ("begin", "end")):
             for phase in self.phases:
                 self.write_row_phase(phase, "0", self.size(self.kernel.inner[0]))
         if row is None or row > STACK_ROW:

@@ -1,10 +1,10 @@
 """Kernels that reduce rows and columns at once: a thread takes shares of the rows, and adds up the
 columns of a share in the memory of its partial results.
 
-    for (int64_t share0 = begin, last = end; share0 < last; ++share0) {
-      const int64_t begin = share(8192, share0, 64, 1), end = share(8192, share0 + 1, 64, 1);
+    for (int64_t share0 = begin; share0 < end; ++share0) {
+      const int64_t row = share(8192, share0, 64, 1), row_end = share(8192, share0 + 1, 64, 1);
       for (int64_t r0 = 0; r0 < 1024; ++r0) b3[1024 * share0 + r0] = 0;
-      for (int64_t i0 = begin; i0 < end; ++i0) { ...; b3[1024 * share0 + r0] += v7; ... }
+      for (int64_t i0 = row; i0 < row_end; ++i0) { ...; b3[1024 * share0 + r0] += v7; ... }
     }
 
 A partial result is a row that stays in the first-level cache while its share is computed.
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.codegen.cpp.writer import LoopWriter
     from flambeau_inductor.ir import LoopKernel, Statement
+
+ROWS = ("row", "row_end")
+"""Where the rows of a share begin and end."""
 
 MODES = {"sum": "add", "max": "max", "min": "min"}
 """Kind of ColumnReduce -> the mode of a store that takes one more value."""
@@ -48,14 +51,15 @@ def accumulate_in_memory(kernel: LoopKernel) -> LoopKernel:
 
 @contextmanager
 def share_loop(writer: LoopWriter) -> Iterator[None]:
-    """The loop over shares, around the rows `begin` to `end` of each."""
+    """The loop over shares, around the ROWS of each."""
     kernel = writer.kernel
     rows, shares = writer.product(kernel.outer), writer.printer.index_text(kernel.shares)
     name = SHARE.name
-    with writer.block(f"for (int64_t {name} = begin, last = end; {name} < last; ++{name})"):
+    row, row_end = ROWS
+    with writer.loop(name, "begin", "end"):
         writer.line(
-            f"const int64_t begin = share({rows}, {name}, {shares}, 1), "
-            f"end = share({rows}, {name} + 1, {shares}, 1);"
+            f"const int64_t {row} = share({rows}, {name}, {shares}, 1), "
+            f"{row_end} = share({rows}, {name} + 1, {shares}, 1);"
         )
         for statement in kernel.body:
             if isinstance(statement, Store) and SHARE in statement.index.free_symbols:
