@@ -178,7 +178,11 @@ def of_two(rank: int, folder: str) -> None:
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(of_two, (str(tmp_path),), nprocs=2)
+    context = torch.multiprocessing.spawn(of_two, (str(tmp_path),), nprocs=2, join=False)
+    assert context is not None
+    while not context.join():  # raises what a process has raised
+        pass
+    assert [process.exitcode for process in context.processes] == [0, 0]
 
 
 @pytest.mark.usefixtures("_group")

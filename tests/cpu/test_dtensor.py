@@ -93,4 +93,8 @@ def check(rank: int, ranks: int, store: str) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_equal_to_eager(ranks: int, tmp_path: Path) -> None:
     store = os.fspath(tmp_path / "store")
-    torch.multiprocessing.spawn(check, (ranks, store), nprocs=ranks)
+    context = torch.multiprocessing.spawn(check, (ranks, store), nprocs=ranks, join=False)
+    assert context is not None
+    while not context.join():  # raises what a process has raised
+        pass
+    assert not any(process.exitcode for process in context.processes)
