@@ -4,7 +4,7 @@ differentiate.
     y = c(x);  g, = torch.autograd.grad(y.sum(), x, create_graph=True)
 
     the backward of c      graph (tangent, saved values) -> g, under no_grad
-    with create_graph      graph (x, tangent) -> g, compiled with a backward of its own; that has
+    with create_graph      graph (x, tangent) -> g, compiled with its own backward; that has
                            one, too, if third derivatives are asked for, and so on
 
 The second graph runs the captured program again, and the eager engine's backward of it, on the
@@ -230,7 +230,7 @@ class Gradients:
         given = list(arguments[: self._count])
         for position in self._written:
             given[position] = given[position].clone()
-        # An input may be computed from another one: each is a tensor of its own here.
+        # An input may be computed from another one: each is a separate tensor here.
         own = [x.view_as(x) if isinstance(x, torch.Tensor) else x for x in given]
         with self._modes.restored(), torch.enable_grad():
             outputs = self._gm.forward(*own)

@@ -213,7 +213,7 @@ class _Entering(torch.autograd.Function):
             return (None, *(None for _ in ctx.leaves), *parts)
         for part, leaf, own in zip(parts, leaves, ctx.leaves, strict=True):
             if part is None and leaf is not own:
-                raise SubclassGradient(f"a gradient has integers of its own: {spec!r}")
+                raise SubclassGradient(f"a gradient has its own integers: {spec!r}")
         return (None, *parts)
 
 

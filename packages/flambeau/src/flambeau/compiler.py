@@ -75,7 +75,7 @@ def wait_for_compiles(
 
 def cancel_compiles(compiled: Callable[..., Any] | None = None) -> int:
     """Cancel what is compiled in the background, for this callable or for all; how many compiles.
-    Later calls submit what they need anew.
+    Later calls submit what they need again.
     """
     return background.cancel(None if compiled is None else owner_of(compiled))
 

@@ -4,7 +4,7 @@ interchangeable for the entry.
     def f(x, scale=2): ...   ->  "function <hash of the code> module.f (2,) ..."
 
 Guards compare such objects by identity, and rely on their content: on the code of a function, the
-methods of a class. Another process has objects of its own, found by name or by source, whose
+methods of a class. Another process has its own objects, found by name or by source, whose
 content is compared by these texts. What guards compare on their own (cells, attributes of objects)
 is only described as far as that is cheap.
 

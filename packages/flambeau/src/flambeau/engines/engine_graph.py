@@ -185,7 +185,7 @@ def hints_of(graph: Graph, symbols: Iterable[str]) -> dict[str, int] | None:
 
 
 def apart(build: Callable[[], _Program | None]) -> _Program | None:
-    """What `build` gives in a thread of its own, outside of the caller's modes of torch; what it
+    """What `build` gives in a separate thread, outside of the caller's modes of torch; what it
     raises becomes EngineRefuses.
     """
     with ThreadPoolExecutor(1, "flambeau-engine") as executor, warnings.catch_warnings():

@@ -62,7 +62,7 @@ def build(
                 binding.bind_input(name, *_bound(tensor))
         for name, result in zip(outputs, results, strict=True):
             binding.bind_output(name, *_bound(result))
-        if device.type == "cuda":  # the session has a stream of its own, which it waits for
+        if device.type == "cuda":  # the session has its own stream, which it waits for
             torch.cuda.current_stream(device).synchronize()
         session.run_with_iobinding(binding)
 

@@ -1,4 +1,4 @@
-"""Trials: a script is run in a process of its own, and the way it fails gets a name.
+"""Trials: a script is run in a separate process, and the way it fails gets a name.
 
 "" it does not fail; "wrong"; "raises TypeError"; "ends by SIGSEGV"; "takes too long"
 """
