@@ -227,4 +227,4 @@ def test_calls_do_not_leak() -> None:
     for _ in range(50):
         held = compiled(x)
     del held
-    assert live() == before
+    assert live() <= before  # garbage of earlier tests may go meanwhile
