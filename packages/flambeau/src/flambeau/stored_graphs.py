@@ -355,7 +355,7 @@ def _torch_state() -> list[str]:
         for operator in ("all", "conv", "matmul", "rnn")
         if backend != "generic" or operator == "all"
     ]
-    overrides = sorted(name for name in torch.library._impls if name.startswith(("aten/", "prim")))
+    overrides = sorted(name for name in torch.library._impls if _is_override(name))
     return [
         *found,
         f"mkldnn={torch._C._get_mkldnn_enabled()} {torch.backends.mkldnn.is_available()}",
@@ -364,6 +364,18 @@ def _torch_state() -> list[str]:
         f"fills={torch._C._get_deterministic_fill_uninitialized_memory()}",
         *overrides,
     ]
+
+
+_KEYS_OF_PRIMS = frozenset({
+    "Autograd", "BackendSelect", "CompositeExplicitAutograd", "Conjugate", "Meta", "Negative",
+})  # fmt: skip
+"""What torch registers for operators of `prims` itself, for some when a program imports them."""
+
+
+def _is_override(name: str) -> bool:
+    """Whether a kernel registered in Python ("aten/sin/CPU") may not be one of torch itself."""
+    space, key = name.partition("/")[0], name.rpartition("/")[2]
+    return space == "aten" or (space.startswith("prim") and key not in _KEYS_OF_PRIMS)
 
 
 def _inputs(examples: list[Any]) -> list[Any]:
