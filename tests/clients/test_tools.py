@@ -103,7 +103,7 @@ CELLS = [
     "import torch, flambeau",
     "def area(x):\n    return torch.sin(x) * x",
     "compiled = flambeau.compile(area, fullgraph=True)\nx = torch.ones(3)\ncompiled(x)",
-    "def area(x):\n    return torch.cos(x)",  # the name is bound anew, as cells do
+    "def area(x):\n    return torch.cos(x)",  # the name is bound again, as cells do
     "print(bool(torch.allclose(compiled(x), torch.sin(x) * x)))\nprint(flambeau.explain(compiled))",
     "flambeau.compile(lambda x: x.reshape(7))(x)",
 ]

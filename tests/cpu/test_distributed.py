@@ -60,6 +60,21 @@ def test_what_hands_out_handles_or_objects_breaks(function: Any) -> None:
     assert "break" in kinds(compiled)
 
 
+def not_waited(x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.ops._c10d_functional.all_reduce(x * 2, "sum", "0")
+    return result
+
+
+@pytest.mark.usefixtures("_group")
+def test_a_graph_that_waits_for_no_result_runs_eagerly() -> None:
+    compiled = flambeau.compile(not_waited, fullgraph=True)
+    x = torch.randn(3)
+    result = compiled(x)
+    torch.testing.assert_close(torch.ops._c10d_functional.wait_tensor(result), x * 2)
+    (graph,) = flambeau.explain(compiled).graphs
+    assert graph.fallback is not None and graph.fallback.reason == "asynchronous-call"
+
+
 @pytest.mark.usefixtures("_group")
 def test_collectives_on_tensors_that_require_grad_break() -> None:
     def make() -> World:

@@ -426,6 +426,8 @@ def test_operators(name):
                 function(x, *sample.args, **sample.kwargs).sin().sum(), x, create_graph=True
             )
             found.append((gradient.detach(), *torch.autograd.grad(gradient.square().sum(), x)))
+        (graph,) = flambeau.explain(function).graphs
+        assert bool(graph.eager_derivatives) == (name == "trace")
         torch.testing.assert_close(*found)
 
 

@@ -5,7 +5,7 @@ The first two are kept in docs/pictures/. The floors change with every new modul
 draws them.
 
 python -m tools.checks pictures           compare
-python -m tools.checks.pictures           draw anew
+python -m tools.checks.pictures           draw again
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _read(path: Path) -> str:
 
 
 def main() -> None:
-    """Draw all pictures anew."""
+    """Draw all pictures."""
     FOLDER.mkdir(exist_ok=True)
     for name, text in pictures().items():
         (FOLDER / name).write_text(text)

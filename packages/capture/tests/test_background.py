@@ -245,7 +245,7 @@ def test_what_is_cancelled_is_not_installed(backend: GatedBackend, cancel: str) 
     finish(backend)
     assert entries_of(fn) == entries_of(waiting) == 0
     assert backend.calls == 1
-    assert torch.equal(fn(x), double(x))  # submitted anew
+    assert torch.equal(fn(x), double(x))  # submitted again
     assert background.wait(SECONDS)
     assert entries_of(fn) == 1
 

@@ -74,7 +74,7 @@ class Gradients:
 
     Kept are the inputs that gradients depend on, and those that are no tensors; the versions of
     those that are `saved` for the backward, too, are checked there. `refused` says why there are no
-    such functions.
+    such functions, `eager` why the eager engine computes some.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class Gradients:
         self._copied = [self._needed.index(at) for at in overwritten]
         self.refused = _refusal(traced, large)
         self._draws = not self.refused and any(map(_is_draw, traced.tape.nodes))
+        self.eager: list[str] = []
         self._compiled: dict[Any, Compiled | None] = {}
         self._lock = fork_safe_lock()
 
@@ -278,7 +279,9 @@ class Gradients:
             with self._modes.restored():
                 return self._compile(gm, arguments)
         except Unsupported as unsupported:
-            if not self._places.keys() >= set(results):
+            if self._places.keys() >= set(results):
+                self.eager.append(f"{unsupported.text} [{unsupported.reason}]")
+            else:
                 self.refused = unsupported.text
             return None
 

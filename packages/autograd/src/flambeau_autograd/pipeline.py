@@ -186,6 +186,16 @@ def _compile(
     if not options.compile_backward_lazily:
         backwards.without(frozenset())
     result = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
+    gradients = Gradients(
+        gm,
+        example_inputs,
+        traced,
+        joint,
+        call,
+        {at for kind, at in part.saved if kind == "input"},
+        partial(aot, compiler=compiler, options=replace(options, fuse_attention=False)),
+    )
+    gm.meta["eager_derivatives"] = gradients.eager
     training = Training(
         part=part,
         differentiable=traced.differentiable,
@@ -204,15 +214,7 @@ def _compile(
             call.inference,
             always,
         ),
-        gradients=Gradients(
-            gm,
-            example_inputs,
-            traced,
-            joint,
-            call,
-            {at for kind, at in part.saved if kind == "input"},
-            partial(aot, compiler=compiler, options=replace(options, fuse_attention=False)),
-        ),
+        gradients=gradients,
         name=gm.meta.get("name", ""),
         where=next((str(node.where) for node in joint.nodes if node.where), ""),
     )

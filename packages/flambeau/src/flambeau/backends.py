@@ -258,6 +258,7 @@ def _through_autograd(
                     compiled = draw_as_eager(compiled, gm.forward, gm.meta["aligned_inputs"])
                 if (recomputes := gm.meta.get("partition")) is not None:
                     graph_report.partitions.append(recomputes)
+                graph_report.eager_derivatives = gm.meta.get("eager_derivatives", [])
                 return compiled
         except Unsupported as unsupported:
             if isinstance(unsupported, RecordedWrite) and can_be_cut(gm):

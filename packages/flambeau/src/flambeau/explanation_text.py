@@ -76,6 +76,7 @@ def _graph_lines(index: int, graph: GraphExplanation, shown: int) -> list[str]:
         externs = (f"    {extern}" for extern in graph.externs)
         lines += ["  calls of ATen:", *_cut(externs, "more operators")]
     lines += [f"  backward: {partition}" for partition in graph.partitions]
+    lines += [f"  second derivatives run eagerly: {text}" for text in graph.eager_derivatives]
     lines += [f"  {line}" for line in (*graph.launches, *graph.memory)]
     if graph.stored:
         lines.append(f"  in the cache: {graph.stored}")

@@ -75,6 +75,8 @@ class GraphReport:
     """How each Program is launched on a GPU, by now: a line, or None."""
     partitions: list[PartitionSummary] = field(default_factory=list)
     """What is saved for the backward, and what is recomputed in it: one for each forward."""
+    eager_derivatives: list[str] = field(default_factory=list)
+    """Why the eager engine computes second derivatives that were asked for."""
     cache: CacheUse = field(default_factory=CacheUse)
     """What the build of its kernels found in the cache, and what not."""
     fallback: Fallback | None = None

@@ -74,7 +74,7 @@ def _object_named(root: Path, path: Path) -> Path | None:
 
 
 def problem_of(root: Path, entry: CacheEntry) -> str:
-    """Why an entry would not be read: such an entry is a miss, and is stored anew."""
+    """Why an entry would not be read: such an entry is a miss, and is stored again."""
     if Cache(root).read(entry.kind, entry.key) is not None:
         return ""
     if entry.object is None:

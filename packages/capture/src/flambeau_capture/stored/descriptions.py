@@ -49,7 +49,7 @@ class Descriptions:
         self._known: dict[int, tuple[Any, str]] = {}
 
     def of(self, value: Any) -> str:
-        """The description of an object; NotStorable where its content cannot be told."""
+        """The description of an object; NotStorable where its content is not known."""
         text = self._remembered(value, self._exact)
         if text is None:
             raise NotStorable("content", type_text(type(value)))

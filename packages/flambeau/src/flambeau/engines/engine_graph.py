@@ -203,8 +203,8 @@ def _said(error: Exception) -> str:
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
-    return f"{type(error).__name__}: {' '.join(told[:2])[:300]}"
+    said = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
+    return f"{type(error).__name__}: {' '.join(said[:2])[:300]}"
 
 
 def check_draws_nothing(graph: Graph) -> None:

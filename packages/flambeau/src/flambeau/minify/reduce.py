@@ -1,7 +1,8 @@
 """Delta debugging of a graph: what can go while it fails in the same way, goes.
 
-1. outputs, each alone, else halves of them (ddmin; Zeller, Hildebrandt 2002)
-2. statements, in chunks from halves to single ones; what a later statement reads becomes an input
+1. outputs, each alone, else every half of them (ddmin; Zeller, Hildebrandt 2002)
+2. statements, in chunks, half of them at first and single ones at last; what a later one reads
+   becomes an input
 3. sizes: each number of the inputs' shapes becomes 1, 2, 3 or a half, wherever it stands
 4. inputs that require no gradient, statement by statement again
 """
@@ -159,7 +160,7 @@ class Reducer:
 
 
 def _without_chunks(count: int, left: Callable[[], int]) -> Iterator[Callable[[int], bool]]:
-    """Which of `left()` items stay, for each chunk that may go: halves first, then smaller ones,
+    """Which of `left()` items stay, for each chunk that may go: one half first, then smaller ones,
     from the end. Items go while this runs.
     """
     size = max(1, count // 2)
