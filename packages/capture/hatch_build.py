@@ -52,6 +52,17 @@ def source_hash(folder: Path = ROOT / "csrc") -> str:
     return digest.hexdigest()[:16]
 
 
+def is_current(target: Path) -> bool:
+    """Whether `target` was built from these sources, and after this file was changed last.
+    Processes that run with it keep their file, and see none appear or change beside it.
+    """
+    try:
+        built, changed = target.stat().st_mtime_ns, Path(__file__).stat().st_mtime_ns
+        return built >= changed and source_hash().encode() in target.read_bytes()
+    except OSError:
+        return False
+
+
 def build(target: Path) -> None:
     """Compiles and links the extension to `target`, atomically; CalledProcessError or OSError when
     that fails.
@@ -60,7 +71,7 @@ def build(target: Path) -> None:
     include = sysconfig.get_path("include")
     sources = [str(path) for path in sorted((ROOT / "csrc").glob("*.c"))]
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=target.parent.parent) as scratch:
         made = Path(scratch) / target.name
         command = [
             *compiler,
@@ -97,7 +108,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         self.folder = Path(tempfile.mkdtemp())
         target = (ROOT / "src" if version == "editable" else self.folder) / EXTENSION
         try:
-            build(target)
+            if version != "editable" or not is_current(target):
+                build(target)
         except (OSError, subprocess.CalledProcessError) as error:
             self.app.display_warning(
                 f"flambeau_capture: no C compiler that works ({error}); calls will be slower"
