@@ -9,10 +9,11 @@
  */
 #include "dispatch.h"
 #include "large_memory.h"
+#include "operator_calls.h"
+#include "profile_ranges.h"
+#include "slots.h"
 #include "warnings.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <structmember.h>
 
 enum Opcode {
@@ -35,9 +36,8 @@ enum Opcode {
     OP_RETURN,
 };
 
-enum { POSTFIX_CONST, POSTFIX_LOAD, POSTFIX_ADD, POSTFIX_SUB, POSTFIX_MUL, POSTFIX_DIV, POSTFIX_MOD, POSTFIX_MIN, POSTFIX_MAX, POSTFIX_NEG };
 enum { OUT_NONE = -1, OUT_SLOT = 0, OUT_INT = 1 };
-enum { EXPRESSION_STACK = 64, STACK_SLOTS = 64, STACK_VALUES = 512, MAX_BUFFERS = 512, GUARD_BYTES = 64 };
+enum { STACK_SLOTS = 64, STACK_VALUES = 512, MAX_BUFFERS = 512, GUARD_BYTES = 64 };
 
 /* 1. Errors */
 
@@ -60,113 +60,7 @@ static int shim_failed(Call *call, const char *what)
     return -1;
 }
 
-/* Name the operator on an exception that an operator raised. */
-static void add_note(PyObject *message)
-{
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    PyObject *done = value ? PyObject_CallMethod(value, "add_note", "O", message) : NULL;
-    if (done == NULL) PyErr_Clear();
-    Py_XDECREF(done);
-    PyErr_Restore(type, value, traceback);
-}
-
-/* 2. Sizes */
-
-static int64_t floor_div(int64_t a, int64_t b)
-{
-    int64_t q = a / b;
-    return q - ((a % b != 0) && ((a < 0) != (b < 0)));
-}
-
-/* Evaluate the size expressions, in order, each result into values[0..]: the postfix text is (length, op, op, ...) groups. */
-static int run_postfix(const Executor *ex, int64_t *values)
-{
-    int64_t stack[EXPRESSION_STACK];
-    Py_ssize_t at = 0;
-    while (at < ex->n_postfix) {
-        const int64_t target = ex->postfix[at], end = at + 2 + ex->postfix[at + 1];
-        int top = 0;
-        for (at += 2; at < end;) {
-            const int64_t op = ex->postfix[at++];
-            if (op == POSTFIX_CONST) { stack[top++] = ex->postfix[at++]; continue; }
-            if (op == POSTFIX_LOAD) { stack[top++] = values[ex->postfix[at++]]; continue; }
-            if (op == POSTFIX_NEG) { stack[top - 1] = -stack[top - 1]; continue; }
-            const int64_t b = stack[--top], a = stack[top - 1];
-            int64_t r;
-            switch (op) {
-                case POSTFIX_ADD: r = a + b; break;
-                case POSTFIX_SUB: r = a - b; break;
-                case POSTFIX_MUL: r = a * b; break;
-                case POSTFIX_MIN: r = a < b ? a : b; break;
-                case POSTFIX_MAX: r = a > b ? a : b; break;
-                default:
-                    if (b == 0) {
-                        PyErr_Format(PyExc_ZeroDivisionError, "a size expression of %s divides by zero", ex->name);
-                        return -1;
-                    }
-                    r = op == POSTFIX_DIV ? floor_div(a, b) : a - b * floor_div(a, b);
-            }
-            stack[top - 1] = r;
-        }
-        values[target] = stack[0];
-    }
-    return 0;
-}
-
-static int expected_tensor(const Executor *ex, Py_ssize_t position, PyObject *arg)
-{
-    PyErr_Format(PyExc_TypeError, "%s: argument %zd must be a tensor, not %s", ex->name, position, Py_TYPE(arg)->tp_name);
-    return -1;
-}
-
-int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *values)
-{
-    for (Py_ssize_t i = 0; i < ex->n_symbols; i += 3) {
-        const int64_t dim = ex->symbols[i + 1];
-        PyObject *arg = args[ex->symbols[i]];
-        int64_t *into = &values[ex->symbols[i + 2]];
-        if (dim == -2) { /* a float goes by its bits */
-            const double number = PyFloat_AsDouble(arg);
-            if (number == -1.0 && PyErr_Occurred()) return -1;
-            memcpy(into, &number, sizeof number);
-            continue;
-        }
-        if (dim <= -3) { /* an element of a tensor of the CPU */
-            void *data;
-            if (!PyObject_TypeCheck(arg, torch_api.tensor_type)) return expected_tensor(ex, ex->symbols[i], arg);
-            if (torch_api.get_data_ptr(handle_of(arg), &data) || data == NULL) {
-                PyErr_Format(PyExc_ValueError, "argument %lld of %s has no memory", (long long)ex->symbols[i], ex->name);
-                return -1;
-            }
-            *into = ((const int64_t *)data)[-3 - dim];
-            continue;
-        }
-        if (dim == -1) {
-            *into = PyLong_AsLongLong(arg);
-            if (*into == -1 && PyErr_Occurred()) return -1;
-            continue;
-        }
-        int64_t *sizes, ndim;
-        if (!PyObject_TypeCheck(arg, torch_api.tensor_type)) return expected_tensor(ex, ex->symbols[i], arg);
-        if (torch_api.get_dim(handle_of(arg), &ndim) || dim >= ndim || torch_api.get_sizes(handle_of(arg), &sizes)) {
-            PyErr_Format(PyExc_ValueError, "argument %lld of %s has no dimension %lld", (long long)ex->symbols[i], ex->name, (long long)dim);
-            return -1;
-        }
-        *into = sizes[dim];
-    }
-    return 0;
-}
-
-static int fill_values(const Executor *ex, PyObject *const *args, int64_t *values)
-{
-    memcpy(values, ex->values, ex->n_values * sizeof *values);
-    if (executor_read_symbols(ex, args, values)) return -1;
-    if (run_postfix(ex, values)) return -1;
-    for (Py_ssize_t i = 0; i < ex->reserved[0]; i += 2) values[ex->copies[i]] = values[ex->copies[i + 1]];
-    return 0;
-}
+/* 2. Allocation */
 
 int executor_allocate_again(int64_t ndim, const int64_t *sizes, int64_t dtype, int64_t device_type, int64_t device, Handle *made)
 {
@@ -199,133 +93,7 @@ Handle executor_make_words(int64_t ndim, int64_t count, const int64_t *words)
     return made;
 }
 
-/* 3. Slots */
-
-static void drop(Slot *slot)
-{
-    switch (slot->hold) {
-        case HOLD_HANDLE:
-            torch_api.delete_tensor(slot->handle);
-            Py_XDECREF(slot->object);
-            break;
-        case HOLD_RAW: free(slot->data); break;
-        case HOLD_OBJECT: Py_DECREF(slot->object); break;
-        default: break;
-    }
-    memset(slot, 0, sizeof *slot);
-}
-
-static int drop_needs_gil(const Slot *slot) { return slot->hold == HOLD_OBJECT || (slot->hold == HOLD_HANDLE && slot->object != NULL); }
-
-static inline int data_of(Slot *slot, void **data)
-{
-    if (slot->data == NULL && slot->handle != NULL && torch_api.get_data_ptr(slot->handle, &slot->data)) return -1;
-    *data = slot->data;
-    return 0;
-}
-
-/* A new reference to the slot's Python tensor. */
-static PyObject *object_of(Slot *slot)
-{
-    if (slot->object == NULL) {
-        if (slot->hold != HOLD_HANDLE) {
-            PyErr_SetString(PyExc_SystemError, "a step reads a tensor that is not there");
-            return NULL;
-        }
-        PyObject *wrapped = torch_api.wrap(slot->handle);
-        if (wrapped == NULL) return NULL;
-        /* wrap() may have moved from the handle: from now on the object holds the tensor. */
-        torch_api.delete_tensor(slot->handle);
-        slot->hold = HOLD_OBJECT;
-        slot->object = wrapped;
-        slot->handle = handle_of(wrapped);
-    }
-    return Py_NewRef(slot->object);
-}
-
-/* 4. Calls of operators through Python */
-
-/* An argument tree is None-safe: ("k", constant) | ("t", slot) | ("i", value index) | ("f", value index of a float's bits) | ("l", [tree...]) | ("u", (tree...)). */
-static PyObject *build_argument(Call *call, PyObject *tree)
-{
-    PyObject *payload = PyTuple_GET_ITEM(tree, 1);
-    switch (PyUnicode_READ_CHAR(PyTuple_GET_ITEM(tree, 0), 0)) {
-        case 'k': return Py_NewRef(payload);
-        case 't': return object_of(&call->slots[PyLong_AsSsize_t(payload)]);
-        case 'i': return PyLong_FromLongLong(call->values[PyLong_AsSsize_t(payload)]);
-        case 'f': {
-            double number;
-            memcpy(&number, &call->values[PyLong_AsSsize_t(payload)], sizeof number);
-            return PyFloat_FromDouble(number);
-        }
-        default: break;
-    }
-    const int is_list = PyUnicode_READ_CHAR(PyTuple_GET_ITEM(tree, 0), 0) == 'l';
-    const Py_ssize_t n = PyTuple_GET_SIZE(payload);
-    PyObject *made = is_list ? PyList_New(n) : PyTuple_New(n);
-    for (Py_ssize_t i = 0; made != NULL && i < n; i++) {
-        PyObject *item = build_argument(call, PyTuple_GET_ITEM(payload, i));
-        if (item == NULL) { Py_CLEAR(made); break; }
-        if (is_list) PyList_SET_ITEM(made, i, item);
-        else PyTuple_SET_ITEM(made, i, item);
-    }
-    return made;
-}
-
-static int keep_result(Call *call, int64_t slot, PyObject *result)
-{
-    if (slot < 0) return 0;
-    if (!PyObject_TypeCheck(result, torch_api.tensor_type)) {
-        PyErr_Format(PyExc_TypeError, "expected a tensor as result, got %s", Py_TYPE(result)->tp_name);
-        return -1;
-    }
-    drop(&call->slots[slot]);
-    call->slots[slot] = (Slot){.handle = handle_of(result), .object = Py_NewRef(result), .hold = HOLD_OBJECT};
-    return 0;
-}
-
-/* pc points at: operator positional keywords message n_outputs output... */
-static int call_operator(Call *call, const int64_t *pc)
-{
-    PyObject *objects = call->ex->objects;
-    PyObject *trees = PyTuple_GET_ITEM(objects, pc[1]);
-    PyObject *keywords = pc[2] < 0 ? NULL : PyTuple_GET_ITEM(objects, pc[2]);
-    const int64_t n_outputs = pc[4];
-    const Py_ssize_t n = PyTuple_GET_SIZE(trees);
-    PyObject *arguments[32];
-    Py_ssize_t made = 0;
-    int failed = n > 32;
-    if (failed) PyErr_SetString(PyExc_ValueError, "an operator with more than 32 arguments");
-    for (; !failed && made < n; made++) {
-        arguments[made] = build_argument(call, PyTuple_GET_ITEM(trees, made));
-        if (arguments[made] == NULL) { failed = 1; break; }
-    }
-    PyObject *result = NULL;
-    if (!failed) {
-        const Py_ssize_t n_keywords = keywords ? PyTuple_GET_SIZE(keywords) : 0;
-        result = PyObject_Vectorcall(PyTuple_GET_ITEM(objects, pc[0]), arguments, n - n_keywords, keywords);
-        failed = result == NULL;
-    }
-    for (Py_ssize_t i = 0; i < made; i++) Py_DECREF(arguments[i]);
-    if (!failed && n_outputs == 1 && !PyTuple_Check(result) && !PyList_Check(result)) {
-        failed = keep_result(call, pc[5], result);
-    } else if (!failed && n_outputs > 0) {
-        PyObject *items = PySequence_Fast(result, "expected a sequence of results");
-        failed = items == NULL;
-        if (!failed && PySequence_Fast_GET_SIZE(items) != n_outputs) {
-            PyErr_Format(PyExc_ValueError, "expected %lld results, got %zd", (long long)n_outputs, PySequence_Fast_GET_SIZE(items));
-            failed = 1;
-        }
-        for (int64_t i = 0; !failed && i < n_outputs; i++)
-            failed = keep_result(call, pc[5 + i], PySequence_Fast_GET_ITEM(items, i));
-        Py_XDECREF(items);
-    }
-    Py_XDECREF(result);
-    if (failed) add_note(PyTuple_GET_ITEM(objects, pc[3]));
-    return failed ? -1 : 0;
-}
-
-/* 5. Steps */
+/* 3. Steps */
 
 /* pc points at: slot base ndim sizes offset */
 static int make_view(Call *call, const int64_t *pc)
@@ -433,11 +201,17 @@ static int reserve(Call *call, const int64_t *pc)
     return 0;
 }
 
-static int run_code(Call *call)
+/* `profiled` is a constant in each caller, so plain calls have no code for ranges. */
+static inline __attribute__((always_inline)) int run_steps(Call *call, const bool profiled)
 {
     const int64_t *pc = call->ex->code;
     Slot *slots = call->slots;
     for (;;) {
+        if (profiled) {
+            const char *name = profile_name_of(call->ex, pc);
+            profile_end(call->range);
+            call->range = name == NULL ? NULL : profile_begin(name);
+        }
         switch (*pc++) {
             case OP_ALLOCATE: {
                 const int64_t *sizes = call->values + pc[5];
@@ -493,7 +267,7 @@ static int run_code(Call *call)
                 break;
             }
             case OP_CALL:
-                if (call_operator(call, pc)) return -1;
+                if (operator_call(call, pc)) return -1;
                 pc += 5 + pc[4];
                 break;
             case OP_FREE:
@@ -519,7 +293,20 @@ static int run_code(Call *call)
     }
 }
 
-/* 6. A call */
+static int run_plainly(Call *call) { return run_steps(call, false); }
+
+static Py_NO_INLINE int run_profiled(Call *call)
+{
+    void *range = profile_begin(call->ex->title);
+    const int failed = run_steps(call, true);
+    profile_end(call->range);
+    profile_end(range);
+    return failed;
+}
+
+static int run_code(Call *call) { return profile_active() ? run_profiled(call) : run_plainly(call); }
+
+/* 4. A call */
 
 /* End what run_below began with the warnings: -1 with an exception set if the run failed or a warning is an exception. */
 static int end_warnings(void *buffer, int failed)
@@ -568,7 +355,7 @@ static int bind_inputs(const Executor *ex, PyObject *const *args, Slot *slots)
 {
     for (Py_ssize_t i = 0; i < ex->n_inputs; i++) {
         if (ex->inputs[i] < 0) continue; /* an int, or a tensor that no step reads */
-        if (!PyObject_TypeCheck(args[i], torch_api.tensor_type)) return expected_tensor(ex, i, args[i]);
+        if (!PyObject_TypeCheck(args[i], torch_api.tensor_type)) return executor_expected_tensor(ex, i, args[i]);
         slots[ex->inputs[i]] = (Slot){.handle = handle_of(args[i]), .object = args[i], .hold = HOLD_BORROWED};
     }
     return 0;
@@ -632,7 +419,7 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
     const int unversioned = executor_count_unversioned(ex, args);
     if (unversioned < 0) return NULL;
     if (ex->n_symbols + ex->n_postfix > 0 || ex->n_reserved > 1) {
-        if (fill_values(ex, args, scratch)) return NULL;
+        if (executor_fill_values(ex, args, scratch)) return NULL;
         call.values = call.scratch = scratch;
     }
     if (spent != NULL) take_inputs(ex, spent, slots);
@@ -701,7 +488,7 @@ static PyObject *executor_trace(PyObject *self, PyObject *args)
     return NULL;
 }
 
-/* 7. The type */
+/* 5. The type */
 
 int64_t *executor_copy_ints(PyObject *bytes, Py_ssize_t *n)
 {
@@ -718,13 +505,14 @@ int64_t *executor_copy_ints(PyObject *bytes, Py_ssize_t *n)
 static PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"name", "program", "objects", "n_slots", "below", "code", "values", "postfix", "copies", "reserved", "symbols",
-                            "inputs", "outputs", "mutated", NULL};
+                            "inputs", "outputs", "mutated", "title", "names", NULL};
     const char *name;
-    PyObject *program, *objects, *code, *values, *postfix, *copies, *reserved, *symbols, *inputs, *outputs, *mutated;
+    PyObject *program, *objects, *code, *values, *postfix, *copies, *reserved, *symbols, *inputs, *outputs, *mutated, *title, *step_names;
     Py_ssize_t n_slots;
     int below;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!npSSSSSSSSS", names, &name, &program, &PyTuple_Type, &objects, &n_slots, &below,
-                                     &code, &values, &postfix, &copies, &reserved, &symbols, &inputs, &outputs, &mutated))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!npSSSSSSSSSUO!", names, &name, &program, &PyTuple_Type, &objects, &n_slots, &below,
+                                     &code, &values, &postfix, &copies, &reserved, &symbols, &inputs, &outputs, &mutated, &title, &PyTuple_Type,
+                                     &step_names))
         return NULL;
     if (!torch_api.ready) {
         PyErr_SetString(PyExc_RuntimeError, "torch's C interface has not been found: call init first");
@@ -746,6 +534,7 @@ static PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         !(self->symbols = executor_copy_ints(symbols, &self->n_symbols)) || !(self->inputs = executor_copy_ints(inputs, &self->n_inputs)) ||
         !(self->outputs = executor_copy_ints(outputs, &self->n_outputs)) || !(self->mutated = executor_copy_ints(mutated, &self->n_mutated)))
         goto failed;
+    if (profile_names_init(self, title, step_names)) goto failed;
     while (3 * self->n_sizes < self->n_symbols && self->symbols[3 * self->n_sizes + 1] > -3) self->n_sizes++;
     return (PyObject *)self;
 failed:
@@ -762,6 +551,7 @@ static void executor_dealloc(PyObject *object)
     int64_t *owned[] = {self->code, self->values, self->postfix, self->copies, self->reserved, self->symbols, self->inputs, self->outputs, self->mutated};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) PyMem_Free(owned[i]);
     PyMem_Free(self->name);
+    profile_names_clear(self);
     Py_TYPE(object)->tp_free(object);
 }
 

@@ -19,6 +19,11 @@ typedef struct {
 } SymbolLoad;
 
 typedef struct {
+    int64_t offset; /* of a step in the code */
+    const char *text;
+} StepName;
+
+typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *program, *objects, *outputs_ints;
@@ -28,6 +33,10 @@ typedef struct {
     Py_ssize_t n_slots, n_sizes; /* n_sizes: the symbols that are no elements of a generator's state */
     int below; /* exclude autograd and autocast while running */
     PyObject *weakrefs;
+    const char *title;    /* of its range in profilers, see profile_ranges.h */
+    StepName *names;      /* of its steps' ranges */
+    Py_ssize_t n_names;
+    PyObject *names_kept; /* holds the texts */
 } Executor;
 
 typedef struct {
@@ -38,6 +47,7 @@ typedef struct {
     PyThreadState *released; /* non-NULL while the GIL is not held */
     void *stream;            /* of `stream_device`, asked for at the first launch */
     int32_t stream_device;
+    void *range;             /* of the present step, where a profiler listens */
     PyObject *launches;      /* while the call is recorded: a list that takes what each kernel was launched with */
 } Call;
 
@@ -50,6 +60,13 @@ PyObject *executor_spend(PyObject *self, PyObject *list);
 
 /* Read the symbols of a call from its arguments into `values`, one for each symbol; 0, or -1 with an exception set. */
 int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *values);
+
+/* Fill a call's own table of values: the symbols of its arguments, and what is computed from them; 0, or -1 with an exception
+ * set. */
+int executor_fill_values(const Executor *ex, PyObject *const *args, int64_t *values);
+
+/* Say that an argument must be a tensor; -1. */
+int executor_expected_tensor(const Executor *ex, Py_ssize_t position, PyObject *arg);
 
 /* What torch's C interface could not allocate, asked for through Python: an uninitialised tensor, by `sizes` and the strides
  * behind them.  0, or -1 with eager's exception set. */

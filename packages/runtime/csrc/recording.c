@@ -15,6 +15,8 @@
  */
 #include "recording.h"
 
+#include "profile_ranges.h"
+
 #include <string.h>
 #include <structmember.h>
 
@@ -383,7 +385,9 @@ PyObject *recording_replay(Recording *r, PyObject *const *args)
     memset(handles, 0, count * sizeof *handles);
     Py_INCREF(r);
     r->hits++;
+    void *range = profile_active() ? profile_begin(r->executor->title) : NULL;
     PyObject *result = replay_with(r, args, handles, handles + r->n_fresh);
+    profile_end(range);
     Py_DECREF(r);
     if (handles != few) PyMem_Free(handles);
     return result;

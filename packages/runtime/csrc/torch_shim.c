@@ -75,6 +75,19 @@ static void probe_use_count(TorchApi *api, Handle sample, size_t storage)
     if (made != VIEWS || grown != 1) api->use_count = 0;
 }
 
+/* What profile_ranges.c needs: all of it, or nothing. */
+static void find_ranges(TorchApi *api, void *torch)
+{
+    void *start = dlsym(torch, "aoti_record_function_start"), *end = dlsym(torch, "aoti_record_function_end");
+    void *callbacks = dlsym(torch, "_ZN2at24get_record_function_tls_Ev");
+    void *state = dlsym(torch, "_ZN5torch8profiler4impl17ProfilerStateBase3getEb");
+    if (start == NULL || end == NULL || callbacks == NULL || state == NULL) return;
+    memcpy(&api->range_start, &start, sizeof start);
+    memcpy(&api->range_end, &end, sizeof end);
+    memcpy(&api->thread_callbacks, &callbacks, sizeof callbacks);
+    memcpy(&api->profiler_state, &state, sizeof state);
+}
+
 /* Make a 2 x 3 tensor, look at it, wrap it: each function is used once on known data before it is trusted. */
 static int self_test(const TorchApi *api)
 {
@@ -113,6 +126,7 @@ int torch_api_init(const char *libtorch, const char *libc10, const char *libpyth
         find(c10, "_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE", &api.exclude_enter) ||
         find(c10, "_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev", &api.exclude_exit))
         return -1;
+    find_ranges(&api, torch);
     void *what = dlsym(torch, "torch_exception_get_what_without_backtrace");
     memcpy(&api.exception_what, &what, sizeof what);
     void *storage_size = dlsym(torch, "aoti_torch_get_storage_size");

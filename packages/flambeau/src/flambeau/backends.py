@@ -158,7 +158,8 @@ def inductor(context: Context) -> Backend:
                 refused = PlainLaunches(context.report, graph)
                 if context.options.runtime.cuda_graphs == "always":
                     note_cpu(context.report, graph, warn=not context.options.autograd.decompose)
-                executable = load(program, context.options.runtime, refused)
+                title = f"{context.report.name} graph {graph_report.number}"
+                executable = load(program, context.options.runtime, refused, title)
             launch = functools.partial(
                 describe_launch, program, executable, context.options.runtime
             )

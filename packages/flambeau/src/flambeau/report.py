@@ -64,6 +64,8 @@ class GraphReport:
     gm: torch.fx.GraphModule | None
     """None where the whole entry has been read from the cache."""
     calls: int
+    number: int = 0
+    """Counts the graphs of the compiled callable, in the order of their compilation."""
     seconds: StageSeconds = field(default_factory=StageSeconds)
     programs: list[Any] = field(default_factory=list)
     """The Programs that the inductor backend made of it: inference, or forward and backward."""
@@ -148,6 +150,7 @@ class Report:
 
     def _add(self, graph: GraphReport) -> GraphReport:
         with self._lock:
+            graph.number = len(self._graphs)
             self._graphs.append(graph)
         return graph
 

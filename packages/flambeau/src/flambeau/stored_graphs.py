@@ -130,7 +130,8 @@ def _read(
             recording_cache_use(use),
             building(program, use),
         ):
-            executable = load(program, context.options.runtime)
+            title = f"{context.report.name} graph {len(context.report.graphs)}"
+            executable = load(program, context.options.runtime, title=title)
     except EnvironmentProblem:  # which the backend meets, too, and reports
         return None
     report = start()

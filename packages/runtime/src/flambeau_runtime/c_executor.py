@@ -35,6 +35,7 @@ from flambeau_runtime.externs import (
     refs_of,
     view_of,
 )
+from flambeau_runtime.profile_names import name_of_program, name_of_step
 from flambeau_runtime.program import (
     Allocate,
     Dim,
@@ -99,8 +100,13 @@ class Assembler:
         core: ModuleType,
         *,
         arenas: bool = False,
+        title: str = "",
     ) -> None:
-        """`arenas`: place small intermediates; what is recorded gains nothing by that."""
+        """`arenas`: place small intermediates; what is recorded gains nothing by that. `title`:
+        what profilers call the Program's graph.
+        """
+        self.title = title
+        self.names: list[tuple[int, str]] = []
         self.program = program
         self.kernels = kernels
         self.core = core
@@ -139,6 +145,10 @@ class Assembler:
             elif released and opcode in (CALL, RESERVE):
                 self.code.insert(before, TAKE_GIL)
                 released = False
+            name = name_of_step(step)
+            if name is not None:
+                moved = self.code[before] in (RELEASE_GIL, TAKE_GIL)
+                self.names.append((before + moved, name))
         outputs = self._outputs()
         self.code.append(RETURN)
         return self._executor(outputs)
@@ -495,6 +505,8 @@ class Assembler:
                     for entry in [positions[name]] * count or [~positions[name]]
                 ]
             ),
+            title=name_of_program(program, self.title),
+            names=tuple(self.names),
         )
 
     def _postfix(self, text: str) -> list[int]:

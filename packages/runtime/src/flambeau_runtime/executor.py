@@ -49,6 +49,7 @@ def load(
     program: Program,
     options: RuntimeOptions | None = None,
     on_refusal: Callable[[str], None] | None = None,
+    title: str = "",
 ) -> Executable:
     """Build the program's kernels and return the callable that runs it: `run(*inputs) -> tuple`.
 
@@ -58,10 +59,11 @@ def load(
 
     `on_refusal` gets the reason why a Program on a GPU is not launched as a CUDA graph where
     `cuda_graphs="always"`; by default that is logged.
+    `title` names the graph in profilers (`profile_names.py`).
     """
     options = options or RuntimeOptions()
     if program.prepared is not None:
-        run = load(replace(program, prepared=None), options, on_refusal)
+        run = load(replace(program, prepared=None), options, on_refusal, title)
         # The Python executor hands out tensors in a library's order, too.
         prepare = load(program.prepared, replace(options, executor="python", debug=False))
         read = list(map(program.inputs.index, program.prepared.inputs))
@@ -70,7 +72,7 @@ def load(
         check_program(program)
     keep_freed_memory()
     kernels = load_kernels(program, options)
-    run = make_executor(program, kernels, options, on_refusal)
+    run = make_executor(program, kernels, options, on_refusal, title)
     return CheckedExecutable(program, run) if options.debug else run
 
 
@@ -100,6 +102,7 @@ def make_executor(
     kernels: dict[str, Any],
     options: RuntimeOptions,
     on_refusal: Callable[[str], None] | None = None,
+    title: str = "",
 ) -> Executable:
     """The C executor, or the Python one where C cannot be used or Python is asked for."""
     if options.executor not in ("auto", "c", "python"):
@@ -108,8 +111,9 @@ def make_executor(
         core = native.core()
         if core is not None:
             plain = why_plain(program, options) is not None
-            executor = Assembler(program, kernels, core, arenas=plain).assemble()
+            assembler = Assembler(program, kernels, core, arenas=plain, title=title)
+            executor = assembler.assemble()
             return launcher_of(program, executor, core, options, on_refusal)
         if options.executor == "c":
             raise RuntimeError(f"the C executor cannot be used: {native.unavailable()}")
-    return PythonExecutor(program, kernels, native.below_autograd_keyset())
+    return PythonExecutor(program, kernels, native.below_autograd_keyset(), title)

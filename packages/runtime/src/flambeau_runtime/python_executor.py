@@ -19,6 +19,7 @@ from flambeau_runtime.externs import (
     out_of_bounds,
     view_of,
 )
+from flambeau_runtime.profile_names import name_of_program, name_of_step, range_of
 from flambeau_runtime.program import (
     Allocate,
     Dim,
@@ -43,8 +44,13 @@ _CHECKED_KERNEL_TYPE = ctypes.CFUNCTYPE(ctypes.c_int64, *_ARGUMENTS)
 class PythonExecutor:
     """A Program ready to run. Immutable: calls keep their state, so threads may share it."""
 
-    def __init__(self, program: Program, kernels: Mapping[str, int], excluded: Any) -> None:
-        """`kernels`: name -> address; `excluded`: dispatch keys excluded (native.below_keyset)."""
+    def __init__(
+        self, program: Program, kernels: Mapping[str, int], excluded: Any, title: str = ""
+    ) -> None:
+        """`kernels`: name -> address; `excluded`: dispatch keys excluded (native.below_keyset);
+        `title`: what profilers call the Program's graph.
+        """
+        self._range = name_of_program(program, title)
         self.program = program
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
         checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
@@ -85,9 +91,10 @@ class PythonExecutor:
             )
         sizes = {symbol.name: _value(symbol, args[symbol.input]) for symbol in program.symbols}
         args.clear()
-        with torch._C._ExcludeDispatchKeyGuard(self._excluded):
+        with torch._C._ExcludeDispatchKeyGuard(self._excluded), range_of(self._range):
             for step in program.steps:
-                self._run(step, values, sizes)
+                with range_of(name_of_step(step)):
+                    self._run(step, values, sizes)
         for name, count in program.counted_writes():
             for _ in range(0 if name in unversioned else count):
                 torch.autograd.graph.increment_version(values[name])
