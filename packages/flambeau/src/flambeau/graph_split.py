@@ -7,8 +7,9 @@ A call that defines a number or a size (an unbacked symbol), or that changes wha
 (inference mode, the state of random generators), runs as it is, under autograd; what stands between
 two of them is a separate function to the rest of the stack: captured with those sizes symbolic,
 guarded, compiled at its first call, and again should a size be 0 or 1. Arithmetic on numbers and
-checks of them stay between the pieces. So do `torch.cond` and `torch.while_loop`, whose branches
-and bodies are compiled as pieces are.
+checks of them stay between the pieces. So do `torch.cond`, `torch.while_loop`, `scan` and `map`,
+whose branches and bodies are compiled as pieces are. A function transform that chooses by data runs
+as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import fx
 import flambeau_capture
 from flambeau_capture import CaptureOptions, state_of
 from flambeau_capture.graphs.autograd_calls import hook_point
-from flambeau_capture.graphs.higher_order import Conditional, Loop
+from flambeau_capture.graphs.control_flow import ControlFlow, depends_on_data
 from flambeau_prims.size_floats import Condition, FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
@@ -190,12 +191,14 @@ class _Cutter:
 
 def _is_untraced(node: fx.Node) -> bool:
     """Whether a call needs the real tensors and this thread's real state."""
-    return bool(node.meta.get("untraced")) or node.target in _INFERENCE_MODE
+    if bool(node.meta.get("untraced")) or node.target in _INFERENCE_MODE:
+        return True
+    return not _chooses(node.target) and depends_on_data(node.target)
 
 
 def _chooses(target: Any) -> bool:
-    """Whether a call runs one graph or another, or one as often as a tensor says."""
-    return isinstance(target, (Conditional, Loop))
+    """Whether a call runs one graph or another, or one again and again."""
+    return isinstance(target, ControlFlow)
 
 
 def _unbacked_names(spec: Any) -> Iterator[str]:

@@ -35,7 +35,7 @@ from flambeau_capture.exported.tree import (
     Tree,
     class_name,
 )
-from flambeau_capture.graphs import higher_order
+from flambeau_capture.graphs import control_flow, higher_order
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_prims.size_floats import FloatExpr
@@ -437,7 +437,7 @@ def _target(data: Any, symbols: Mapping[str, Size]) -> Any:
 
 _RECORDS: dict[str, Any] = {
     name: kind
-    for name, kind in vars(higher_order).items()
+    for name, kind in (vars(higher_order) | vars(control_flow)).items()
     if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }
 """The parts of nodes that hold graphs, by name."""

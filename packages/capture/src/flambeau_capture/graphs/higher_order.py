@@ -12,15 +12,12 @@ their arguments are arguments here too, after those, and called "lifted".
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
 from flambeau_capture.graphs.autograd_calls import jacobian, pull_back
-from flambeau_prims.fake import FakeTensor
-from flambeau_prims.tracer import is_recording
-from flambeau_prims.unsupported import DataDependentControlFlow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,6 +51,20 @@ class HigherOrder:
             for name, graph in self.graphs().items()
         ]
         return f"{type(self).__name__} {self.name} {{\n  " + "\n  ".join(parts) + "\n}"
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledGraph:
+    """What runs in the place of a captured graph."""
+
+    graph: fx.Graph
+    forward: Callable[..., tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, module: Runnable, compile: GraphCompiler) -> CompiledGraph:
+        """`module` as `compile` compiles it."""
+        assert not isinstance(module, CompiledGraph)
+        return cls(module.graph, compile(module))
 
 
 # ---------------------------------------------------------------- torch.autograd.Function
@@ -346,127 +357,3 @@ class TangentProduct(_Transform):
             function, args[:count], args[count : 2 * count], has_aux=True
         )
         return *value, *tangents, *aux
-
-
-# ---------------------------------------------------------------- control flow
-
-
-def _is_chosen(condition: torch.Tensor, what: str) -> bool:
-    """The contents of a condition.  Raises DataDependentControlFlow in a trace, which has none."""
-    if type(condition) is FakeTensor and condition.contents is None:
-        raise DataDependentControlFlow(f"{what} chooses by what a tensor holds")
-    return bool(condition)
-
-
-def _traced_by_torch(condition: torch.Tensor) -> bool:
-    """Whether torch's own tracers are at work, which know these operators by their own names."""
-    if type(condition) is FakeTensor:
-        return False
-    return type(condition) is not torch.Tensor or torch._C._len_torch_dispatch_stack() > 0
-
-
-def _only_shapes(condition: torch.Tensor) -> bool:
-    """Whether shapes are looked for and nothing is recorded: then all graphs are run."""
-    return type(condition) is FakeTensor and not is_recording()
-
-
-def _unshared(results: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copies of the results: the memory that they share depends on the branch."""
-    taken = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
-    return tuple(r.clone() if r.untyped_storage().data_ptr() in taken else r for r in results)
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledGraph:
-    """What runs in the place of a captured graph."""
-
-    graph: fx.Graph
-    forward: Callable[..., tuple[Any, ...]]
-
-    @classmethod
-    def of(cls, module: Runnable, compile: GraphCompiler) -> CompiledGraph:
-        """`module` as `compile` compiles it."""
-        assert not isinstance(module, CompiledGraph)
-        return cls(module.graph, compile(module))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Conditional(HigherOrder):
-    """torch.cond: called with the predicate, then lifted arguments, which each branch selects."""
-
-    name: str
-    true: Runnable
-    false: Runnable
-    true_lifted: tuple[int, ...]
-    false_lifted: tuple[int, ...]
-
-    def __call__(self, *args: Any) -> tuple[Any, ...]:
-        predicate, *rest = args
-        lifted = tuple(rest)
-        if _traced_by_torch(predicate):
-            return torch.ops.higher_order.cond(predicate, self._true, self._false, lifted)  # type: ignore[no-any-return]
-        if _only_shapes(predicate):
-            pairs = zip(self._true(*lifted), self._false(*lifted), strict=True)
-            return tuple(torch.where(predicate, one, other) for one, other in pairs)
-        branch = self._true if _is_chosen(predicate, "torch.cond") else self._false
-        return _unshared(branch(*lifted), lifted)
-
-    def _true(self, *lifted: Any) -> tuple[Any, ...]:
-        return self.true.forward(*[lifted[at] for at in self.true_lifted])
-
-    def _false(self, *lifted: Any) -> tuple[Any, ...]:
-        return self.false.forward(*[lifted[at] for at in self.false_lifted])
-
-    def graphs(self) -> Mapping[str, Runnable]:
-        return {"true": self.true, "false": self.false}
-
-    def with_graphs(self, compile: GraphCompiler) -> Conditional:
-        """The same choice between compiled branches."""
-        yes, no = CompiledGraph.of(self.true, compile), CompiledGraph.of(self.false, compile)
-        return replace(self, true=yes, false=no)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Loop(HigherOrder):
-    """torch.while_loop: called with `carried` tensors, then lifted arguments for each graph."""
-
-    name: str
-    test: Runnable
-    body: Runnable
-    carried: int
-    test_lifted: tuple[int, ...]
-    body_lifted: tuple[int, ...]
-
-    def __call__(self, *args: Any) -> tuple[Any, ...]:
-        carried, lifted = args[: self.carried], args[self.carried :]
-        if _traced_by_torch(carried[0]):
-            return torch.ops.higher_order.while_loop(self._test, self._body, carried, lifted)  # type: ignore[no-any-return]
-        if _only_shapes(carried[0]):
-            self._test(*args)
-            return tuple(
-                result + 0 * start.to(result.dtype)
-                if result.is_floating_point()
-                else result.clone()
-                for start, result in zip(carried, self._body(*args), strict=True)
-            )
-        results = tuple(value.clone() for value in carried)
-        while _is_chosen(self._test(*results, *lifted), "torch.while_loop"):
-            results = self._body(*results, *lifted)
-        return results
-
-    def _test(self, *args: Any) -> torch.Tensor:
-        carried, lifted = args[: self.carried], args[self.carried :]
-        (condition,) = self.test.forward(*carried, *[lifted[at] for at in self.test_lifted])
-        return condition  # type: ignore[no-any-return]
-
-    def _body(self, *args: Any) -> tuple[Any, ...]:
-        carried, lifted = args[: self.carried], args[self.carried :]
-        return self.body.forward(*carried, *[lifted[at] for at in self.body_lifted])
-
-    def graphs(self) -> Mapping[str, Runnable]:
-        return {"while": self.test, "do": self.body}
-
-    def with_graphs(self, compile: GraphCompiler) -> Loop:
-        """The same loop with compiled test and body."""
-        test, body = CompiledGraph.of(self.test, compile), CompiledGraph.of(self.body, compile)
-        return replace(self, test=test, body=body)

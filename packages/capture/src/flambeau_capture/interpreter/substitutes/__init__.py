@@ -12,6 +12,7 @@ from flambeau_capture.interpreter.substitutes import (
     class_making,
     collectives,
     compiler_functions,
+    control_flow,
     copying,
     evaluation,
     higher_order,
@@ -35,7 +36,8 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 
 __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
-    "compiler_functions", "copying", "dynamo_substitute", "evaluation", "higher_order",
-    "introspection", "iterables", "modules", "numbers", "output", "random", "references", "tensors",
-    "threads", "torch_state", "transforms", "triton_kernels", "user_overrides",
+    "compiler_functions", "control_flow", "copying", "dynamo_substitute", "evaluation",
+    "higher_order", "introspection", "iterables", "modules", "numbers", "output", "random",
+    "references", "tensors", "threads", "torch_state", "transforms", "triton_kernels",
+    "user_overrides",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`torch.utils.checkpoint.checkpoint`, `torch.cond`, `torch.while_loop` and flex attention.
+"""`torch.utils.checkpoint.checkpoint` and flex attention.
 
 The function of a checkpoint is followed as any other, and its calls are marked as one region:
 
@@ -8,15 +8,6 @@ The function of a checkpoint is followed as any other, and its calls are marked 
 A region in a region is part of the outer one. Random numbers are drawn once and kept, so the flags
 about generators change nothing. If `context_fn` is what `create_selective_checkpoint_contexts`
 makes of a list or of a plain policy, a region keeps what that says.
-
-Each function of a `torch.cond` or `torch.while_loop` on data becomes a graph, and one node chooses
-when it runs:
-
-    torch.cond(x.sum() > 0, f, g, (x,))
-    ->  (y,) = Conditional cond {true: ..., false: ...}(predicate, *lifted)
-
-If the condition is known during capture, its branch is followed. Branches and bodies must not
-change anything, as torch asks.
 
 Flex attention is followed through `graphs.flex_attention.attend`, in which the positions that the
 program's functions index with are tensors.
@@ -30,12 +21,9 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch._higher_order_ops.associative_scan import generic_associative_scan
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     SelectiveCheckpointContext,
@@ -45,23 +33,15 @@ from torch.utils.checkpoint import (
 )
 
 from flambeau_capture.graphs.flex_attention import attend
-from flambeau_capture.graphs.graph_module import build_subgraph, values_in
-from flambeau_capture.graphs.higher_order import Conditional, Loop
+from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Opaque
-from flambeau_prims.fake import make_fake
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import fx
-
-    from flambeau_capture.graphs.graph_module import Lifted
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.record import Call
-    from flambeau_prims.spec import Spec
 
 Saves: TypeAlias = Callable[[Any], bool]
 """Whether a region keeps the results of an ATen operator."""
@@ -228,137 +208,8 @@ def _reentrant(
     return result
 
 
-# ---------------------------------------------------------------- control flow
-
-
 def _break(detail: str) -> GraphBreak:
     return GraphBreak("higher-order-operator", detail)
-
-
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """One function as a graph: what it reads from outside; its result's leaves and structure."""
-
-    graph: fx.GraphModule
-    lifted: list[Lifted]
-    specs: list[Spec]
-    structure: pytree.TreeSpec
-
-
-def _record(
-    machine: Machine,
-    what: str,
-    function: Any,
-    args: tuple[Any, ...],
-    parameters: Sequence[Any] = (),
-) -> _Piece:
-    """Interpret `function(*args)` into a graph whose parameters are `parameters`."""
-    if machine.transforms:
-        raise _break(f"{what} in a function transform")
-    tape = machine.tape
-    mark = tape.values_made()
-    try:
-        values = [tape.declare(fake, f"arg_{at}") for at, fake in enumerate(parameters)]
-        before = machine.objects.side_effects_so_far()
-        with machine.tape.recording() as calls:
-            result = machine.call(function, args, {})
-        if machine.objects.side_effects_so_far() != before:
-            raise _break(f"{what} of a function that changes objects outside it")
-        leaves, structure = pytree.tree_flatten(result)
-        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            raise _break(f"{what} of a function that returns what is no tensor")
-        made = {value for _, value in tape.made_since(mark).values()}
-        own = made.difference(values)
-        if any(written not in own for call in calls for written in call.mutates):
-            raise _break(f"{what} of a function that writes to a tensor outside it")
-        results = [tape.value_of(leaf) for leaf in leaves]
-        graph, lifted = build_subgraph(values, calls, results)
-        return _Piece(graph, lifted, [leaf.spec for leaf in leaves], structure)
-    finally:
-        tape.mark_inside(mark, what)
-
-
-def _same_tensors(one: Sequence[Spec], other: Sequence[Spec]) -> bool:
-    return len(one) == len(other) and all(
-        a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
-        for a, b in zip(one, other, strict=True)
-    )
-
-
-def _union(*pieces: _Piece) -> dict[Lifted, int]:
-    """The positions of everything that the pieces read."""
-    found: dict[Lifted, int] = {}
-    for piece in pieces:
-        for value in piece.lifted:
-            found.setdefault(value, len(found))
-    return found
-
-
-def _condition(machine: Machine, value: Any) -> bool | None:
-    """A condition that is known now, else None."""
-    if not isinstance(value, torch.Tensor):
-        return bool(value)
-    contents = value.contents  # type: ignore[attr-defined]
-    return None if contents is None else bool(contents)
-
-
-def _cond(machine: Machine, args: Any, kwargs: Any) -> Any:
-    named = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
-    predicate, operands = named["pred"], tuple(named.get("operands", ()))
-    known = _condition(machine, predicate)
-    if known is not None:
-        return machine.call(named["true_fn" if known else "false_fn"], operands, {})
-    if predicate.dtype is not torch.bool or predicate.numel() != 1:
-        raise _break("torch.cond of a predicate that is not one bool")
-    yes = _record(machine, "torch.cond", named["true_fn"], operands)
-    no = _record(machine, "torch.cond", named["false_fn"], operands)
-    if yes.structure != no.structure or not _same_tensors(yes.specs, no.specs):
-        raise _break("torch.cond of branches whose results differ in structure, shape or dtype")
-    places = _union(yes, no)
-    node = Conditional(
-        "cond",
-        yes.graph,
-        no.graph,
-        tuple(places[value] for value in yes.lifted),
-        tuple(places[value] for value in no.lifted),
-    )
-    results = machine.tape.call_function(node, (predicate, *machine.tape.fakes_of(places)))
-    return pytree.tree_unflatten(list(results), yes.structure)
-
-
-def _while_loop(machine: Machine, args: Any, kwargs: Any) -> Any:
-    named = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | kwargs
-    carried = tuple(named["carried_inputs"])
-    leaves, structure = pytree.tree_flatten(carried)
-    if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        raise _break("torch.while_loop that carries what is no tensor")
-    needs_grad = torch.is_grad_enabled()
-    parameters = [
-        [make_fake(leaf.spec, requires_grad=needs_grad and leaf.requires_grad) for leaf in leaves]
-        for _ in range(2)
-    ]
-    inner = [pytree.tree_unflatten(given, structure) for given in parameters]
-    test = _record(machine, "torch.while_loop", named["cond_fn"], inner[0], parameters[0])
-    body = _record(machine, "torch.while_loop", named["body_fn"], inner[1], parameters[1])
-    if len(test.specs) != 1 or test.specs[0].dtype is not torch.bool or test.specs[0].numel != 1:
-        raise _break("torch.while_loop whose condition is not one bool")
-    if not _same_tensors(body.specs, [leaf.spec for leaf in leaves]):
-        raise _break("torch.while_loop whose body returns other shapes or dtypes than it carries")
-    places = _union(test, body)
-    node = Loop(
-        "while_loop",
-        test.graph,
-        body.graph,
-        len(leaves),
-        tuple(places[value] for value in test.lifted),
-        tuple(places[value] for value in body.lifted),
-    )
-    results = machine.tape.call_function(node, (*leaves, *machine.tape.fakes_of(places)))
-    return pytree.tree_unflatten(list(results), structure)
-
-
-substitute_for(torch.cond)(_cond)
-substitute_for(torch.while_loop)(_while_loop)
 
 
 # ---------------------------------------------------------------- operators on functions
@@ -371,12 +222,3 @@ def _flex_attention(machine: Machine, args: Any, kwargs: Any) -> Any:
         return machine.call(attend, args, kwargs)
     finally:
         machine.positions -= 1
-
-
-@substitute_for(torch.ops.higher_order.associative_scan)
-def _associative_scan(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """By calls of the function on many rows at a time, as where it need not be pointwise."""
-    named = dict(zip(("combine_fn", "xs", "additional_inputs"), args, strict=False)) | kwargs
-    given = (named["combine_fn"], named["xs"])
-    lifted = {"additional_inputs": named["additional_inputs"]}
-    return machine.call(generic_associative_scan, given, lifted)
