@@ -52,7 +52,7 @@ STAGES: dict[str, Callable[[], None]] = {
     "reasons": reasons_page.check,
     "vocabulary": vocabulary.check,
     "changelog": sources.changelog,
-    "end-to-end": end_to_end.check,
+    **{f"end-to-end:{part}": partial(end_to_end.check, part) for part in range(end_to_end.PARTS)},
     **{f"alone:{package}": partial(alone.check, package) for package in reversed(PACKAGES)},
     "isa": isa_levels.check,
     "sanitize": sanitizer.check,
