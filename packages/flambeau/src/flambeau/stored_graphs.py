@@ -131,7 +131,7 @@ def _read(
             building(program, use),
         ):
             title = f"{context.report.name} graph {len(context.report.graphs)}"
-            executable = load(program, context.options.runtime, title=title)
+            executable = load(program, context.options.runtime, None, title)
     except EnvironmentProblem:  # which the backend meets, too, and reports
         return None
     report = start()
