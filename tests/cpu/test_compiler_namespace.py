@@ -479,6 +479,19 @@ def test_settings_of_torchs_compiler_are_not_ours() -> None:
     assert torch._dynamo.config.recompile_limit == 8
 
 
+def test_exported_modules_check_their_arguments_in_the_graph() -> None:
+    model = torch.nn.Linear(4, 5)
+    exported = torch.export.export(model, (torch.randn(2, 4),)).module()
+    x = torch.randn(2, 4)
+    run = flambeau.compile(exported, fullgraph=True)
+    torch.testing.assert_close(run(x), model(x))
+    with pytest.raises(AssertionError) as theirs:
+        exported(torch.randn(3, 4))
+    with pytest.raises(AssertionError) as ours:
+        run(torch.randn(3, 4))
+    assert str(ours.value) == str(theirs.value)
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -23,7 +23,9 @@ class AutogradOptions:
     `freezing`: compute once what depends on
     parameters and buffers only, in graphs without a backward (with `decompose` only).
     `max_autotune`, `max_autotune_gemm`: the compiler measures in which order kernels on a CPU read
-    frozen factors of products, and orders them itself. `check`: run the border checker after each
+    frozen factors of products, and orders them itself. `integer_products`: compute products of
+    quantised matrices on a CPU in integers, in graphs without a backward (with `decompose` only);
+    None: as the backend knows to be faster, else not. `check`: run the border checker after each
     pass. `numerics`: "strict" leaves pointwise operators to ATen whose primitives may differ from
     eager by a bit, and leaves out what computes pointwise chains in another way (with `decompose`
     only).
@@ -40,6 +42,7 @@ class AutogradOptions:
     freezing: bool = False
     max_autotune: bool = False
     max_autotune_gemm: bool = False
+    integer_products: bool | None = None
     check: bool = False
     numerics: Literal["fast", "strict"] = "fast"
 

@@ -21,6 +21,7 @@ from flambeau_autograd.functionalize import dense_order, functionalize
 from flambeau_autograd.gradient_graph import Gradients
 from flambeau_autograd.graph_call import Call, wrap_inference
 from flambeau_autograd.joint_trace import trace
+from flambeau_autograd.multiply_integers import multiply_integers
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
 from flambeau_autograd.pad_products import pad_products
@@ -353,6 +354,8 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
         passes.append(("decompose", partial(decompose, strict=options.strict)))
         passes += PRIMITIVE_PASSES
         passes += TRAINING_PASSES if traced.trains else []
+        if options.integer_products and not traced.trains and not options.strict:
+            passes.append(("multiply_integers", multiply_integers))
     if options.decompose and options.shape_padding:
         # Once dead calls are gone, which would read the matrices; masks are none.
         passes.append(("pad_products", pad_products))

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from flambeau_inductor import InductorOptions
     from flambeau_prims.graph import Graph
     from flambeau_runtime import Program
-    from flambeau_runtime.tuning.contest import Tuner
+    from flambeau_runtime.tuning.contest import CpuFacts, DeviceFacts, Tuner
     from flambeau_runtime.tuning.table import TuningTable
 
 GraphCompiler: TypeAlias = "Callable[[Graph, str], Compiled]"
@@ -118,6 +118,16 @@ def inductor(context: Context) -> Backend:
 
     environment = context.options.environment
     tuner = tuner_of(context)
+    cpu = CpuBench(context.options.runtime, context.options.inductor.threads).facts("cpu")
+    if context.options.autograd.integer_products is None:
+        multiplies = dataclasses.replace(
+            context.options.autograd, integer_products=cpu is not None and cpu.multiplies_int8
+        )
+        options = dataclasses.replace(context.options, autograd=multiplies)
+        context = dataclasses.replace(context, options=options)
+
+    def facts(device: str) -> DeviceFacts | CpuFacts | None:
+        return cpu if device == "cpu" else cuda_facts(device)
 
     def compiler_for(graph_report: GraphReport) -> GraphCompiler:
         def compiler(graph: Graph, kind: str) -> Compiled:
@@ -133,7 +143,7 @@ def inductor(context: Context) -> Backend:
                         context.options.inductor,
                         spends_inputs=kind == "backward",
                         tuner=tuner,
-                        facts=cuda_facts,
+                        facts=facts,
                     )
                     stored_graphs.write_program(graph_report, graph, kind, program, context)
             if graph_report.folder is not None:

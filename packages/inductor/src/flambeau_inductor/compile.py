@@ -10,6 +10,7 @@ from flambeau_inductor.ir import format_kernel
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
 from flambeau_inductor.tuning.dequantised import multiply_quantised
+from flambeau_inductor.tuning.integer_products import multiply_integers
 from flambeau_inductor.tuning.tune import tune
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.scheduler.fusion import Refusal
     from flambeau_prims.graph import Graph
     from flambeau_runtime.program import Program
-    from flambeau_runtime.tuning.contest import DeviceFacts, Tuner
+    from flambeau_runtime.tuning.contest import CpuFacts, DeviceFacts, Tuner
 
 
 def compile_graph(
@@ -29,20 +30,21 @@ def compile_graph(
     backends: dict[str, KernelBackend] | None = None,
     spends_inputs: bool = False,
     tuner: Tuner | None = None,
-    facts: Callable[[str], DeviceFacts | None] | None = None,
+    facts: Callable[[str], DeviceFacts | CpuFacts | None] | None = None,
 ) -> Program:
     """The Program that computes a functional graph of primitives and ATen calls (border 2 of
     docs/architecture.md).
 
     `backends` (device type -> code generator) replaces the registered generators. `spends_inputs`:
     the caller hands its references over, and inputs are freed after their last use. `tuner`
-    measures what the options ask to measure; without one nothing is. `facts` describes a GPU to
-    cost models, which then choose kernels for products of quantised weights that nobody measures.
+    measures what the options ask to measure; without one nothing is. `facts` describes a device to
+    cost models, which then choose kernels for products of quantised factors that nobody measures.
     """
     options = options or InductorOptions()
     schedule = schedule_graph(graph, options, spends_inputs)
     if facts is not None and not (tuner is not None and options.tunes_gemm):
         schedule = multiply_quantised(schedule, options, facts, spends_inputs)
+        schedule = multiply_integers(schedule, options, facts, spends_inputs)
     if tuner is not None and options.tunes:
         schedule = tune(schedule, options, tuner, spends_inputs)
     return emit_program(schedule, options, backends)

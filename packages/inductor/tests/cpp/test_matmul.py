@@ -257,6 +257,29 @@ def test_int8_units_compile(flags: str, level: str) -> None:
         assert error(result, x.double() @ w.double()) == 0, name
 
 
+@pytest.mark.parametrize("rows", [1, 4, 5, 70])
+@pytest.mark.parametrize("frozen", [(), (1,)], ids=["", "frozen"])
+def test_int8_products_are_ours_without_measuring(rows: int, frozen: tuple[int, ...]) -> None:
+    """Where a unit multiplies integers; one kernel for the product and what follows."""
+    x = torch.randint(-128, 128, (rows, 131), dtype=torch.int8)
+    w = torch.randint(-128, 128, (70, 131), dtype=torch.int8)
+    product = Product(x, w, frozen=frozen)
+    a, b = product.graph.inputs
+    builder = product.builder
+    y = product.call(aten._int_mm.default, a, builder.permute(b, (1, 0)))
+    product.graph.outputs = [builder.tanh(builder.mul(builder.cast(y, F32), 1e-4))]
+    exact = ((x.double() @ w.double().t()) * 1e-4).tanh()
+    options = dataclasses.replace(OPTIONS, max_autotune_gemm=False)
+    plain = CpuBench(run_cpp.OPTIONS).facts("cpu")
+    assert plain is not None
+    for has_unit in (True, False):
+        known = dataclasses.replace(plain, multiplies_int8=has_unit)
+        program = compile_graph(product.graph, options, facts=lambda _, known=known: known)
+        check_program(program)
+        assert any(isinstance(step, Extern) for step in program.steps) != has_unit
+        assert error(load(program, run_cpp.OPTIONS)(x, w)[0], exact) <= PRECISION[F32]
+
+
 def test_a_factor_and_what_follows_join_the_product() -> None:
     x, w, residual = torch.randn(50, 96), torch.randn(96, 80), torch.randn(50, 80)
     product = Product(x.to(BF16), w.to(BF16), residual)

@@ -4,5 +4,6 @@ to cut a loop nest, `tune.py` asks a tuner and changes the schedule. A way is a 
 groups (`ways.py`), which `order.py` lets join; `onednn_epilogues.py` names what oneDNN computes
 together with a product; `prologue.py` computes a factor inside the product,
 and `unread_results.py` leaves out what nobody reads of one. Where nobody measures,
-`dequantised.py` chooses for products of quantised weights.
+`dequantised.py` chooses for products of quantised weights, `integer_products.py` for products of
+int8 matrices on a CPU.
 """

@@ -26,6 +26,7 @@ from flambeau_inductor.tuning.gemm import TritonWays
 from flambeau_inductor.tuning.order import GroupOrder
 from flambeau_inductor.tuning.tune import changed
 from flambeau_inductor.tuning.ways import Way
+from flambeau_runtime.tuning.contest import DeviceFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
     from flambeau_inductor.scheduler.groups import Group
-    from flambeau_runtime.tuning.contest import DeviceFacts
+    from flambeau_runtime.tuning.contest import CpuFacts
 
 MOST_ROWS = 64
 
@@ -55,7 +56,7 @@ LEAST_CAPABILITY = 80
 def multiply_quantised(
     schedule: Schedule,
     options: InductorOptions,
-    facts: Callable[[str], DeviceFacts | None],
+    facts: Callable[[str], DeviceFacts | CpuFacts | None],
     spends_inputs: bool = False,
 ) -> Schedule:
     """The schedule with quantised weights dequantised by the products that read them."""
@@ -64,7 +65,7 @@ def multiply_quantised(
     for number, product in quantised_products(schedule):
         group = schedule.groups[number]
         known = facts(group.device)
-        if known is None or known.capability < LEAST_CAPABILITY:
+        if not isinstance(known, DeviceFacts) or known.capability < LEAST_CAPABILITY:
             continue
         call = group.nodes[0]
         assert isinstance(call, ExternCall)

@@ -106,6 +106,11 @@ def _config_patch(machine: Machine, args: Any, kwargs: Any) -> Any:
 _IGNORED = frozenset({"mark_static_address", "override_optimization_hint"})
 """Hints to torch's code generation."""
 
+_SETTINGS = "DynamoConfigPatchProxy."
+"""The context in which a program's `torch.export.Module` checks its arguments: settings of a
+compiler that is not this one.
+"""
+
 
 def dynamo_substitute(function: types.FunctionType) -> Substitute:
     """A substitute for a function of torch._dynamo, known by its module; nothing imports that."""
@@ -121,7 +126,7 @@ def dynamo_substitute(function: types.FunctionType) -> Substitute:
         return _explicit_break("torch._dynamo.graph_break")
     if name == "mark_static":
         return _specialise
-    if name in _IGNORED:
+    if name in _IGNORED or function.__qualname__.startswith(_SETTINGS):
         return answering(None)
     if function.__qualname__ == "OptimizedModule.__call__":
         return _call_optimized_module
