@@ -1,6 +1,6 @@
 """The log topic `perf_hints`: why a graph is slower than it might be.
 
-aten.erfinv.default is not fused: special function without a kernel (model.py:12)
+aten.special_airy_ai.default is not fused: special function without a kernel (model.py:12)
 cpu_clone_3 only copies 4,096 bytes to another layout (model.py:14)
 not fused: sum (model.py:12) with add (model.py:13): their axes differ
 """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from flambeau_prims.graph import Node
 
-_FAMILIES = frozenset({"activation", "foreach", "loss", "pointwise"})
+_FAMILIES = frozenset({"activation", "foreach", "loss", "pointwise", "special"})
 """The modules of decompositions that the tables speak of."""
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})

@@ -31,9 +31,9 @@ def test_reasons_are_given_once() -> None:
     fully_decomposed = {op._schema.name.removeprefix("aten::") for op in registered()} & set(names)
     # Of these the table means the overloads view.dtype, _foreach_addc*.Tensor and scatter.reduce,
     # reductions of scatter_reduce other than sums, bernoulli of a tensor of probabilities, random
-    # without bounds, normal of tensors, and bags whose lengths are data.
+    # without bounds, normal of tensors, polygamma beyond trigamma, and bags whose lengths are data.
     partly = {"view", "_foreach_addcmul", "_foreach_addcdiv", "scatter", "scatter_reduce"}
-    partly |= {"bernoulli", "random", "normal"}
+    partly |= {"bernoulli", "random", "normal", "polygamma"}
     assert fully_decomposed == partly | {name for name in names if "_embedding_bag" in name}
 
 

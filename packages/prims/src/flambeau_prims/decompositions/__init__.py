@@ -13,7 +13,7 @@ from flambeau_prims.lazy_exports import import_apart
 MODULES = (
     "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "embedding_bag",
     "reduction", "scan", "sort", "search", "softmax", "norm", "loss", "dropout", "random", "pool",
-    "max_pool", "resample", "interpolate", "borders", "grid_sample", "foreach",
+    "max_pool", "special", "resample", "interpolate", "borders", "grid_sample", "foreach",
 )  # fmt: skip
 
 
