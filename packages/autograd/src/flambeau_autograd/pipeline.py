@@ -184,8 +184,6 @@ def _compile(
         check_graph(part.backward, "partition")
     forward = compiler(part.forward, "forward")
     backwards = Backwards(part, compiler, traced.tangents, traced.reaching, options)
-    if not options.compile_backward_lazily:
-        backwards.without(frozenset())
     result = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
     gradients = Gradients(
         gm,
@@ -216,10 +214,21 @@ def _compile(
             always,
         ),
         gradients=gradients,
+        parameters=_parameters(traced, [*example_inputs, *traced.constants]),
         name=gm.meta.get("name", ""),
         where=next((str(node.where) for node in joint.nodes if node.where), ""),
     )
-    return wrap_training(forward, backwards, call, training)
+    lazily = options.compile_backward_lazily
+    return wrap_training(forward, backwards, call, training, lazily=lazily)
+
+
+def _parameters(traced: Trace, given: Sequence[Any]) -> frozenset[int]:
+    """The numbers of the differentiable arguments that are parameters."""
+    return frozenset(
+        number
+        for number, at in enumerate(traced.differentiable)
+        if isinstance(given[at], torch.nn.Parameter)
+    )
 
 
 def _frozen(gm: fx.GraphModule, example_inputs: Sequence[Any], passed: Sequence[int]) -> list[int]:

@@ -12,10 +12,13 @@ on the context and go when the backward starts, unless the engine keeps the grap
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from flambeau_autograd.backward_chain import BackwardChain, WholeBackward, bucket_limits
 from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
 from flambeau_autograd.operators import memory_of
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from flambeau_autograd.specialized_backwards import Backwards
     from flambeau_prims.spec import Spec
 
+    Applied: TypeAlias = "tuple[Callable[..., tuple[Any, ...]], Backwards]"
     Fixer: TypeAlias = "Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]"
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
@@ -60,7 +64,8 @@ class Training:
     `dependences`: what gradients are computed from, for `double_backward`. `handles`: (position
     among the differentiable ones, among the graph's arguments) of those inputs that they depend on
     and that are no leaves. `watched`: the caller's tensors whose versions are checked besides those
-    of the saved ones. `name`: the program's function; `where`: its line that the graph begins
+    of the saved ones. `parameters`: which of the differentiable ones are parameters of modules.
+    `name`: the program's function; `where`: its line that the graph begins
     at.
     """
 
@@ -75,18 +80,31 @@ class Training:
     handles: list[tuple[int, int]]
     watched: list[Watched]
     gradients: Gradients
+    parameters: frozenset[int] = frozenset()
     name: str = ""
     where: str = ""
 
 
 def wrap_training(
-    forward: Compiled, backwards: Backwards, call: Call, training: Training
+    forward: Compiled, backwards: Backwards, call: Call, training: Training, *, lazily: bool = True
 ) -> Compiled:
-    """The callable for a graph with a backward."""
-    function = _make_function(guarded(forward, call), backwards, call, training)
-    # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at
-    # twice the cost.
-    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    """The callable for a graph with a backward; unless `lazily`, the backward is compiled now."""
+    run = guarded(forward, call)
+    apply = _recorded(run, backwards, WholeBackward(), call, training)
+    chains: dict[tuple[int, ...], Applied] = {}
+
+    def chain(limits: tuple[int, ...]) -> Applied:
+        known = chains.get(limits)
+        if known is None:
+            groups, pieces = backwards.cut(training.parameters, limits)
+            nodes = BackwardChain(groups) if len(groups) > 1 else WholeBackward()
+            record = _recorded(run, pieces, nodes, call, training)
+            known = chains[limits] = partial(nodes.apply, record), pieces
+        return known
+
+    if not lazily:
+        now = bucket_limits()
+        (chain(now)[1] if now else backwards).without(frozenset())
     differentiable = getter(training.differentiable)
     sizes = sizes_reader(call)
     plan, constants, copies, grad_mode = call.outputs, call.constants, call.copies, call.grad_mode
@@ -94,7 +112,9 @@ def wrap_training(
     if plain and not constants and call.passed is None:
 
         def call_plain(*args: Any) -> tuple[Any, ...]:
-            return apply(args, *differentiable(args))
+            if DistributedDataParallel._active_ddp_module is None:
+                return apply(args, *differentiable(args))
+            return chain(bucket_limits())[0](args, differentiable(args))
 
         return call_plain
 
@@ -102,7 +122,9 @@ def wrap_training(
 
     def call_function(*args: Any) -> tuple[Any, ...]:
         given = (*passed(args), *constants)
-        results = apply(given, *differentiable((*args, *constants)))
+        tensors = differentiable((*args, *constants))
+        limits = bucket_limits()
+        results = chain(limits)[0](given, tensors) if limits else apply(given, *tensors)
         for target, source, writes in copies:
             version = args[target]._version
             args[target].copy_(results[source])
@@ -115,8 +137,17 @@ def wrap_training(
     return call_function
 
 
+def _recorded(
+    run: Compiled, backwards: Backwards, nodes: WholeBackward, call: Call, training: Training
+) -> Callable[..., tuple[Any, ...]]:
+    function = _make_function(run, backwards, nodes, call, training)
+    # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at
+    # twice the cost.
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc, no-any-return]
+
+
 def _make_function(
-    run: Compiled, backwards: Backwards, call: Call, training: Training
+    run: Compiled, backwards: Backwards, nodes: WholeBackward, call: Call, training: Training
 ) -> type[torch.autograd.Function]:
     saved = _Saved.of(training, call)
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
@@ -190,7 +221,7 @@ def _make_function(
             if torch.is_grad_enabled():
                 differentiable = gradients(given, tangents)
                 if differentiable is not None:
-                    return (None, *differentiable)
+                    return (None, *nodes.handed(ctx, differentiable, tuple))
                 reason = gradients.reason(given)
                 if handles and given is not None:
                     inputs_kept = gradients.handles(given, handles)
@@ -204,15 +235,15 @@ def _make_function(
             del checked, rest, given
             # Otherwise another backward, or a hook, may read the saved tensors again.
             run = backward.spend if ctx.rest is None and ctx.owned else backward.keep
+            define = partial(_defined, reaching, missing) if missing else tuple
             if not torch.is_grad_enabled():
-                grads = run(arguments)
-                return (None, *(_defined(grads, reaching, missing) if missing else grads))
+                return (None, *nodes.handed(ctx, run(arguments), define))
             with torch.no_grad():
-                grads = run(arguments)
+                grads = nodes.all(run(arguments))
             sources = [tangents[index] for index in with_tangents]
             text = message(training.name, training.where, reason)
-            guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, text)
-            return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
+            guarded = raising_twice(grads, depends, nodes.edges(ctx), inputs_kept, sources, text)
+            return (None, *nodes.handed(ctx, guarded, define))
 
     return CompiledFunction
 
@@ -322,7 +353,7 @@ def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:
 
 
 def _defined(
-    grads: Sequence[Any], reaching: list[frozenset[int]], missing: frozenset[int]
+    reaching: list[frozenset[int]], missing: frozenset[int], grads: Sequence[Any]
 ) -> list[Any]:
     """The gradients, None for those reached by undefined tangents only: eager leaves `.grad`."""
     return [

@@ -12,18 +12,20 @@ in their cost, and where an infinite derivative meets these zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau_autograd.check import check_graph
+from flambeau_autograd.cut_backward import CutBackward, gradient_groups
 from flambeau_autograd.partition import copied
 from flambeau_autograd.undefined_tangents import without_undefined
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Graph, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
+    from flambeau_autograd.cut_backward import Groups
     from flambeau_autograd.options import AutogradOptions
     from flambeau_autograd.partition import Partition
 
@@ -37,21 +39,23 @@ LIMIT = 8
 class Backward:
     """A compiled backward, the sizes it takes as ints, and the results whose tangents it takes."""
 
-    run: Compiled
+    run: Callable[..., Any]
     sizes: tuple[str, ...]
     tangents: frozenset[int]
 
-    def keep(self, args: list[Any]) -> tuple[Any, ...]:
-        """A call with the items of a list, which others read again."""
+    def keep(self, args: list[Any]) -> Any:
+        """A call with the items of a list, which others read again: the gradients, or the
+        `Progress` of a backward in pieces.
+        """
         return self.run(*args)
 
-    def spend(self, args: list[Any]) -> tuple[Any, ...]:
+    def spend(self, args: list[Any]) -> Any:
         """A call with the items of a list, which it empties: where the compiler's callable has such
         an entry, what nobody else holds is freed after its last use.
         """
         spend = getattr(self.run, "spend", None)
         if spend is not None:
-            return spend(args)  # type: ignore[no-any-return]
+            return spend(args)
         given = tuple(args)
         args.clear()
         return self.run(*given)
@@ -61,7 +65,7 @@ class Backwards:
     """The backwards of a graph pair, by the results that have no tangent.
 
     `tangents[k]` is the result that tangent k of the joint graph is of, `reaching[i]` the results
-    that gradient i comes from.
+    that gradient i comes from. `groups`: cut them into pieces that give these gradients.
     """
 
     def __init__(
@@ -71,11 +75,14 @@ class Backwards:
         tangents: Sequence[int],
         reaching: Sequence[frozenset[int]],
         options: AutogradOptions,
+        groups: Groups | None = None,
     ) -> None:
         self._part = part
         self._compiler = compiler
         self._reaching = reaching
         self._options = options
+        self._groups = groups
+        self._all_tangents = tangents
         self._read = [tangents[index] for kind, index in part.saved if kind == "tangent"]
         self._tangents = frozenset(self._read)
         # The compiler may rewrite the graph that it is given.
@@ -102,8 +109,24 @@ class Backwards:
 
     def _general(self) -> Backward:
         sizes = tuple(str(symbol) for kind, symbol in self._part.saved if kind == "size")
-        run = self._compiler(self._part.backward, "backward")
+        run = self._compile(self._part.backward)
         return Backward(run, sizes, self._tangents)
+
+    def cut(self, counted: Collection[int], limits: Sequence[int]) -> tuple[Groups, Backwards]:
+        """The groups of gradients whose parts at the positions `counted` reach `limits` in bytes,
+        and the same backwards, cut into pieces that give one group each.
+        """
+        groups = gradient_groups(self._graph, counted, limits)
+        if len(groups) == 1:
+            return groups, self
+        part = replace(self._part, backward=_copy(self._graph))
+        given = (part, self._compiler, self._all_tangents, self._reaching, self._options)
+        return groups, Backwards(*given, groups)
+
+    def _compile(self, graph: Graph) -> Callable[..., Any]:
+        if self._groups is None:
+            return self._compiler(graph, "backward")
+        return CutBackward(graph, self._groups, self._compiler, primitive=self._options.decompose)
 
     def _specialized(self, missing: frozenset[int]) -> Backward:
         graph = _copy(self._graph)
@@ -119,7 +142,7 @@ class Backwards:
         if self._options.check:
             check_graph(graph, "without_undefined")
         return Backward(
-            self._compiler(graph, "backward"),
+            self._compile(graph),
             tuple(str(size) for size in graph.inputs if not isinstance(size, Value)),
             self._tangents - missing,
         )

@@ -160,7 +160,7 @@ _RUNS_NOTHING_ELSE = frozenset({"compiler-disable", "exception-escapes", "inline
 """Reasons for which the frames that an eager call reaches are not captured either."""
 _MAY_CALL_BACK = frozenset({
     "unknown-c-function", "compiler-skip", "higher-order-operator", "autograd-function",
-    "unstable-iteration",
+    "unstable-iteration", "distributed",
 })  # fmt: skip
 """Reasons behind which functions of the program may run that could be captured themselves."""
 

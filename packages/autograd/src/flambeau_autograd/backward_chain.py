@@ -1,0 +1,141 @@
+"""A compiled backward as a chain of autograd nodes, each with the gradients of one piece.
+
+    loss -> node of piece 0 -> AccumulateGrad of g_v  (hooks begin to reduce g_v ...)
+                            -> node of piece 1 -> AccumulateGrad of g_w  (... while g_w is computed)
+
+DistributedDataParallel reduces gradients in buckets, from hooks which autograd's engine calls when
+it has accumulated a gradient. The engine does that before it runs the next node of the chain.
+Which buckets there are is known while such a module runs its forward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from flambeau_autograd.cut_backward import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flambeau_autograd.cut_backward import Groups
+
+_task = torch._C._current_graph_task_id
+_will_run = torch._C._will_engine_execute_node
+_FIRST_BUCKET = 1024 * 1024
+
+
+def bucket_limits() -> tuple[int, ...]:
+    """The sizes in bytes of the buckets of the module in parallel whose forward runs; () outside of
+    any. The last is that of all further ones.
+    """
+    module: Any = DistributedDataParallel._active_ddp_module
+    if module is None:
+        return ()
+    limits = tuple(getattr(module, "bucket_bytes_cap_list", ()))
+    if limits:
+        return limits
+    cap = int(module.bucket_bytes_cap)
+    return (_FIRST_BUCKET, cap) if module.bucket_bytes_cap_default else (cap,)
+
+
+class WholeBackward:
+    """The one node of a backward that is not cut."""
+
+    def apply(
+        self, function: Callable[..., Any], given: Any, tensors: Sequence[torch.Tensor]
+    ) -> tuple[Any, ...]:
+        """Record the node whose edges lead to `tensors`."""
+        return function(given, *tensors)  # type: ignore[no-any-return]
+
+    def edges(self, ctx: Any) -> Sequence[tuple[Any, int]]:
+        """Where the gradients go, in their order."""
+        return ctx.next_functions  # type: ignore[no-any-return]
+
+    def all(self, gradients: Any) -> Sequence[Any]:
+        """All gradients of a call of the compiled backward."""
+        return gradients  # type: ignore[no-any-return]
+
+    def handed(
+        self, ctx: Any, gradients: Any, define: Callable[[Sequence[Any]], Sequence[Any]]
+    ) -> Sequence[Any]:
+        """What the node gives to its edges; `define` replaces what is undefined by None."""
+        return define(gradients)
+
+
+class BackwardChain(WholeBackward):
+    """The nodes of a backward that is cut into groups of gradients."""
+
+    def __init__(self, groups: Groups) -> None:
+        self.groups = groups
+        self.followers = [_follower(group) for group in groups[1:]]
+
+    def apply(
+        self, function: Callable[..., Any], given: Any, tensors: Sequence[torch.Tensor]
+    ) -> tuple[Any, ...]:
+        link: tuple[torch.Tensor, ...] = ()
+        for group, follower in zip(
+            reversed(self.groups[1:]), reversed(self.followers), strict=True
+        ):
+            link = (follower(*(tensors[position] for position in group), *link),)
+        first = self.groups[0]
+        return function(given, *(tensors[position] for position in first), *link)  # type: ignore[no-any-return]
+
+    def edges(self, ctx: Any) -> Sequence[tuple[Any, int]]:
+        found: dict[int, Any] = {}
+        for group in self.groups:
+            edges = ctx.next_functions
+            found.update(zip(group, edges, strict=False))
+            ctx = edges[-1][0]
+        return [found[position] for position in range(len(found))]
+
+    def all(self, gradients: Any) -> Sequence[Any]:
+        return gradients.finish() if isinstance(gradients, Progress) else gradients
+
+    def handed(
+        self, ctx: Any, gradients: Any, define: Callable[[Sequence[Any]], Sequence[Any]]
+    ) -> Sequence[Any]:
+        return _hand_out(ctx, self.groups[0], gradients, define, is_last=False)
+
+
+def _hand_out(
+    ctx: Any,
+    group: Sequence[int],
+    gradients: Any,
+    define: Callable[[Sequence[Any]], Sequence[Any]],
+    *,
+    is_last: bool,
+) -> tuple[Any, ...]:
+    """The gradients of one node; what is left is for the next, if the engine runs it."""
+    own = define(gradients.step() if isinstance(gradients, Progress) else gradients)
+    handed = tuple(own[position] for position in group)
+    if is_last:
+        return handed
+    follower = ctx.next_functions[-1][0]
+    if _will_run(follower):
+        follower.begun[_task()] = (gradients, define)
+    return (*handed, None)
+
+
+def _follower(group: Sequence[int]) -> Callable[..., torch.Tensor]:
+    """Record a node that goes on with a backward; its result is for the node before it."""
+
+    class CompiledFunction(torch.autograd.Function):
+        """A later piece of a compiled backward in autograd's eyes."""
+
+        @staticmethod
+        def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+            ctx.begun = {}
+            ctx.is_last = len(tensors) == len(group)
+            ctx.set_materialize_grads(False)
+            return tensors[0].new_empty(0)
+
+        @staticmethod
+        def backward(ctx: Any, _: None) -> tuple[Any, ...]:
+            gradients, define = ctx.begun.pop(_task())
+            return _hand_out(ctx, group, gradients, define, is_last=ctx.is_last)
+
+    # As in `runtime_wrappers`: the C entry, without the look for functorch's transforms.
+    return super(torch.autograd.Function, CompiledFunction).apply  # type: ignore[misc, no-any-return]
