@@ -58,6 +58,7 @@ from flambeau_runtime.tuning.tuner import Bench, MeasuringTuner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from flambeau_autograd import AutogradOptions
     from flambeau_inductor import InductorOptions
     from flambeau_prims.graph import Graph
     from flambeau_runtime import Program
@@ -119,12 +120,10 @@ def inductor(context: Context) -> Backend:
     environment = context.options.environment
     tuner = tuner_of(context)
     cpu = CpuBench(context.options.runtime, context.options.inductor.threads).facts("cpu")
-    if context.options.autograd.integer_products is None:
-        multiplies = dataclasses.replace(
-            context.options.autograd, integer_products=cpu is not None and cpu.multiplies_int8
-        )
-        options = dataclasses.replace(context.options, autograd=multiplies)
-        context = dataclasses.replace(context, options=options)
+    autograd = context.options.autograd
+    if autograd.integer_products is None:
+        multiplies = cpu is not None and cpu.multiplies_int8
+        autograd = dataclasses.replace(autograd, integer_products=multiplies)
 
     def facts(device: str) -> DeviceFacts | CpuFacts | None:
         return cpu if device == "cpu" else cuda_facts(device)
@@ -178,7 +177,7 @@ def inductor(context: Context) -> Backend:
 
         return compiler
 
-    return _through_autograd(context, compiler_for)
+    return _through_autograd(context, compiler_for, autograd)
 
 
 def compile_graph(graph: Graph, options: InductorOptions, **arguments: Any) -> Program:
@@ -251,9 +250,14 @@ def _fall_back(graph_report: GraphReport, unsupported: Unsupported, context: Con
 
 
 def _through_autograd(
-    context: Context, compiler_for: Callable[[GraphReport], GraphCompiler]
+    context: Context,
+    compiler_for: Callable[[GraphReport], GraphCompiler],
+    autograd: AutogradOptions | None = None,
 ) -> Backend:
-    """A backend that gives autograd's graphs to a compiler; the rest runs eagerly."""
+    """A backend that gives autograd's graphs to a compiler; the rest runs eagerly. `autograd`: its
+    options, where the backend has completed the context's.
+    """
+    options = autograd or context.options.autograd
 
     def compile_one(
         gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
@@ -261,9 +265,7 @@ def _through_autograd(
         gm.meta["name"] = context.report.name
         try:
             with Stopwatch(graph_report.seconds, "backend"), stage("autograd"):
-                compiled = aot(
-                    gm, example_inputs, compiler_for(graph_report), options=context.options.autograd
-                )
+                compiled = aot(gm, example_inputs, compiler_for(graph_report), options=options)
                 gm.meta["writes_last"] = True
                 if gm.meta["draws"]:
                     compiled = draw_as_eager(compiled, gm.forward, gm.meta["aligned_inputs"])
