@@ -11,7 +11,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import flambeau
 from flambeau_prims.wrapper_subclasses import is_wrapper_subclass, parts_of
-from tests.programs.subclasses import PROGRAMS, Scaled, two
+from tests.programs.subclasses import PROGRAMS, Scaled, two, two_twos
 from tests.worlds import kinds
 
 
@@ -134,10 +134,48 @@ def test_another_class_recompiles() -> None:
     assert kinds(compiled) == ["capture", "recompile", "recompile"]
 
 
-def test_gradients_of_another_class_are_refused() -> None:
-    compiled = flambeau.compile(lambda x: x * 2, fullgraph=True)
-    result = compiled(two(4, grad=True))
-    with pytest.raises(RuntimeError, match="takes a gradient like TwoTensor"):
+TANGENTS: dict[str, tuple[Any, Any, Any]] = {
+    "plain": (lambda x: (x * 2).sin(), lambda: two(4, grad=True), lambda: torch.randn(4)),
+    "of another scale": (
+        lambda x: x * 2.0,
+        lambda: Scaled(torch.randn(4), 3.0).requires_grad_(),
+        lambda: Scaled(torch.randn(4), 7.0),
+    ),
+    "nested": (lambda x: (x * 2).sin(), lambda: two(4, grad=True), lambda: two_twos(4)),
+    "a wrapper for a plain result": (
+        lambda x: (x * 2).sin(),
+        lambda: torch.randn(4, requires_grad=True),
+        lambda: two(4),
+    ),
+    "as expected": (lambda x: (x * 2).sin(), lambda: two(4, grad=True), lambda: two(4)),
+}
+
+
+@pytest.mark.parametrize("name", TANGENTS)
+def test_gradients_that_are_built_otherwise_than_the_trace_assumed(name: str) -> None:
+    program, argument, gradient = TANGENTS[name]
+    compiled = flambeau.compile(program, fullgraph=True)
+    for call in range(2):
+        shown = []
+        for function in (compiled, program):
+            torch.manual_seed(call)
+            x = argument()
+            function(x).backward(gradient())
+            shown.append(x.grad)
+        same(*shown, f"call {call}")
+    no_fallback(compiled)
+    (graph,) = flambeau.explain(compiled).graphs
+    assert bool(graph.eager_derivatives) == (
+        name not in ("as expected", "a wrapper for a plain result")
+    )
+
+
+def test_a_gradient_for_which_the_program_cannot_run_again_is_refused() -> None:
+    compiled = flambeau.compile(lambda x, y: x * 2 + y, fullgraph=True)
+    x, y = two(4, grad=True), torch.randn(4)
+    result = compiled(x, y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="an argument has been written to since"):
         result.backward(torch.ones(4))
 
 

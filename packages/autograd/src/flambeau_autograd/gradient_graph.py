@@ -16,8 +16,6 @@ program's checks of data are not made again: their inputs may not be kept.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -25,16 +23,18 @@ import torch
 from torch import fx
 
 from flambeau_autograd.aliases import argument_named, written_parameters
+from flambeau_autograd.batched_tangents import has_batches, has_wrappers
 from flambeau_autograd.graph_call import getter, sizes_reader
 from flambeau_autograd.joint_trace import Step
 from flambeau_autograd.outputs import Data, Result, View, concrete
+from flambeau_autograd.traced_modes import TracedModes
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value
 from flambeau_prims.operator_facts import communicates
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from flambeau_autograd.graph_call import Call, Compiled
     from flambeau_autograd.joint_trace import Trace
@@ -89,7 +89,7 @@ class Gradients:
     ) -> None:
         self._gm = gm
         self._compile = compile_graph
-        self._modes = _Modes.current()
+        self._modes = TracedModes.current()
         self._passed = list(traced.passed)
         self._others = {
             at: x for at, x in enumerate(example_inputs) if not isinstance(x, torch.Tensor)
@@ -130,7 +130,7 @@ class Gradients:
         large = [value for at, value in overwritten.items() if given[at].numel() > SMALL]
         self._copied = [self._needed.index(at) for at in overwritten]
         self.refused = _refusal(traced, large)
-        self._draws = not self.refused and any(map(_is_draw, traced.tape.nodes))
+        self._draws = not self.refused and any(map(is_draw, traced.tape.nodes))
         self.eager: list[str] = []
         self._compiled: dict[Any, Compiled | None] = {}
         self._lock = fork_safe_lock()
@@ -205,6 +205,8 @@ class Gradients:
         `tangents` has one for each result, in the layout that the backward takes; those of results
         without are left out.
         """
+        if not torch.is_grad_enabled():
+            return self._of_wrappers(kept, tangents)
         if kept is None or self.reason(kept):
             return None
         given = self._by_position(kept.inputs)
@@ -213,7 +215,11 @@ class Gradients:
             arguments[position] = given[at] if at in given else self._absent(at, kept.sizes)
         results = tuple(at for at in self._tangents if tangents[at] is not None)
         arguments += [_plain(tangents[at]) for at in results]
-        compiled = self._of(results, arguments, kept.sizes)
+        # Eager operators know what to do with batches and wrappers.
+        runs = has_batches(tangents) or has_wrappers(tangents)
+        if runs and self._gm.meta.get("takes_wrappers_apart"):
+            raise RuntimeError("a graph of tensor subclasses was given a gradient of another class")
+        compiled = None if runs else self._of(results, arguments, kept.sizes)
         if self.refused:
             return None
         run = compiled or partial(self._run, results)
@@ -225,6 +231,20 @@ class Gradients:
             return run(*arguments)
         finally:
             torch.set_rng_state(state)
+
+    def _of_wrappers(
+        self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        with torch.enable_grad():
+            gradients = self(kept, tangents)
+        if gradients is None:
+            kinds = {type(x).__name__ for x in tangents if x is not None}
+            raise RuntimeError(
+                f"a compiled backward was given gradients of type {', '.join(sorted(kinds))}, for "
+                f"which it would have to run the program again: {self.reason(kept)}. Run the "
+                "function eagerly, or convert the gradients before the backward"
+            )
+        return [None if x is None else x.detach() for x in gradients]
 
     def _run(self, results: Sequence[int], *arguments: Any) -> Sequence[torch.Tensor | None]:
         """The gradients by the eager engine."""
@@ -345,7 +365,8 @@ def _dependences(traced: Trace) -> set[Any]:
     return set().union(*(found.get(aliases[out].root, frozenset()) for out in gradients))
 
 
-def _is_draw(node: Any) -> bool:
+def is_draw(node: Any) -> bool:
+    """Whether a call of a tape draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(node.op, "tags", ())
 
 
@@ -370,47 +391,9 @@ def _refusal(traced: Trace, written: Sequence[Value]) -> str:
     for number, node in enumerate(traced.tape.nodes):
         if communicates(node.op):
             return f"it communicates with other processes ({node.op})"
-        if not _is_draw(node):
+        if not is_draw(node):
             continue
         devices = {out.spec.device.type for out in node.outputs if out is not None}
         if number >= traced.split or devices != {"cpu"} or node.kwargs.get("generator") is not None:
             return f"it draws random numbers by {node.op}"
     return ""
-
-
-@dataclass(frozen=True)
-class _Modes:
-    """What a trace reads besides its arguments: the program is traced again as it was at first."""
-
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]
-    cache: bool
-    dtype: torch.dtype
-
-    @classmethod
-    def current(cls) -> _Modes:
-        """The modes of this thread."""
-        return cls(
-            tuple(
-                (name, torch.is_autocast_enabled(name), torch.get_autocast_dtype(name))
-                for name in ("cpu", "cuda")
-            ),
-            torch.is_autocast_cache_enabled(),
-            torch.get_default_dtype(),
-        )
-
-    def _enter(self) -> None:
-        for name, enabled, dtype in self.autocast:
-            torch.set_autocast_enabled(name, enabled)
-            torch.set_autocast_dtype(name, dtype)
-        torch.set_autocast_cache_enabled(self.cache)
-        torch.set_default_dtype(self.dtype)
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """These modes, for a block."""
-        before = _Modes.current()
-        self._enter()
-        try:
-            yield
-        finally:
-            before._enter()

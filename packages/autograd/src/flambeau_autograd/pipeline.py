@@ -18,7 +18,7 @@ from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.follow_memory_order import follow_memory_order
 from flambeau_autograd.freezing import compile_frozen, is_frozen
 from flambeau_autograd.functionalize import dense_order, functionalize
-from flambeau_autograd.gradient_graph import Gradients
+from flambeau_autograd.gradient_graph import Gradients, is_draw
 from flambeau_autograd.graph_call import Call, wrap_inference
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.multiply_integers import multiply_integers
@@ -183,7 +183,8 @@ def _compile(
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")
     forward = compiler(part.forward, "forward")
-    backwards = Backwards(part, compiler, traced.tangents, traced.reaching, options)
+    again = partial(aot, compiler=compiler, options=replace(options, fuse_attention=False))
+    backwards = Backwards(part, compiler, traced.tangents, traced.reaching, options, again)
     result = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
     gradients = Gradients(
         gm,
@@ -192,9 +193,10 @@ def _compile(
         joint,
         call,
         {at for kind, at in part.saved if kind == "input"},
-        partial(aot, compiler=compiler, options=replace(options, fuse_attention=False)),
+        again,
     )
     gm.meta["eager_derivatives"] = gradients.eager
+    gm.meta["has_draws"] = any(map(is_draw, traced.tape.nodes))
     training = Training(
         part=part,
         differentiable=traced.differentiable,

@@ -19,6 +19,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from flambeau_autograd.backward_chain import BackwardChain, WholeBackward, bucket_limits
+from flambeau_autograd.batched_tangents import has_batches, has_wrappers
 from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
 from flambeau_autograd.operators import memory_of
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from flambeau_autograd.graph_call import Compiled, Sizes
     from flambeau_autograd.partition import Partition
     from flambeau_autograd.saved_versions import Watched
-    from flambeau_autograd.specialized_backwards import Backwards
+    from flambeau_autograd.specialized_backwards import Backward, Backwards
     from flambeau_prims.spec import Spec
 
     Applied: TypeAlias = "tuple[Callable[..., tuple[Any, ...]], Backwards]"
@@ -218,7 +219,7 @@ def _make_function(
                         ctx.versions = ()
             if not ctx.owned:
                 given, checked = gradients.unpacked(given, checked), checked[: ctx.own]
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() or has_wrappers(tangents):
                 differentiable = gradients(given, tangents)
                 if differentiable is not None:
                     return (None, *nodes.handed(ctx, differentiable, tuple))
@@ -228,13 +229,12 @@ def _make_function(
             del given
             values = NO_SIZES if sizes is None else ctx.sizes
             backward = backwards.without(missing)
-            own = backward.tangents
-            given = [fix(tangents[index], values) for index, fix in fixers if index in own]
+            # Otherwise another backward, or a hook, may read the saved tensors again.
+            spends = ctx.rest is None and ctx.owned
             ints = [values[name] for name in backward.sizes]
+            given, run = _chosen(backwards, backward, nodes, tangents, values, fixers, spends)
             arguments = [*checked, *rest, *ints, *given]
             del checked, rest, given
-            # Otherwise another backward, or a hook, may read the saved tensors again.
-            run = backward.spend if ctx.rest is None and ctx.owned else backward.keep
             define = partial(_defined, reaching, missing) if missing else tuple
             if not torch.is_grad_enabled():
                 return (None, *nodes.handed(ctx, run(arguments), define))
@@ -246,6 +246,33 @@ def _make_function(
             return (None, *nodes.handed(ctx, guarded, define))
 
     return CompiledFunction
+
+
+def _chosen(
+    backwards: Backwards,
+    backward: Backward,
+    nodes: WholeBackward,
+    tangents: Sequence[torch.Tensor | None],
+    sizes: dict[str, int],
+    fixers: list[tuple[int, Fixer]],
+    spends: bool,
+) -> tuple[list[Any], Callable[[list[Any]], Sequence[Any]]]:
+    """The tangents that a backward takes, and how it is called with a list of its arguments."""
+    if not has_batches(tangents):
+        given = [fix(tangents[index], sizes) for index, fix in fixers if index in backward.tangents]
+        return given, backward.spend if spends else backward.keep
+    own = [(index, fix) for index, fix in fixers if index in backward.tangents]
+
+    def fixed(args: Sequence[Any]) -> list[Any]:
+        first = len(args) - len(own)
+        pairs = zip(args[first:], own, strict=True)
+        return [*args[:first], *(fix(tangent, sizes) for tangent, (_, fix) in pairs)]
+
+    batches: list[Any] = [
+        fix(None, sizes) if tangents[index] is None else tangents[index] for index, fix in own
+    ]
+    whole: Callable[..., Sequence[Any]] = lambda *args: nodes.all(backward.run(*args))  # noqa: E731
+    return batches, partial(backwards.batched(backward), fix=fixed, one=whole)
 
 
 @dataclass(frozen=True)
@@ -386,8 +413,10 @@ def _picker(
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether elements in memory are still to be negated or conjugated; kernels do not know it."""
-    return tensor.is_neg() or tensor.is_conj()
+    """Whether elements are not in memory as they are: still to be negated or conjugated, or zeros
+    without memory. Kernels do not know it.
+    """
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 
 def _tangent_fixer(spec: Spec) -> Fixer:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flambeau_autograd.batched_tangents import BatchedBackward
 from flambeau_autograd.check import check_graph
 from flambeau_autograd.cut_backward import CutBackward, gradient_groups
 from flambeau_autograd.partition import copied
@@ -75,9 +76,11 @@ class Backwards:
         tangents: Sequence[int],
         reaching: Sequence[frozenset[int]],
         options: AutogradOptions,
+        compile_graph: Callable[..., Compiled],
         groups: Groups | None = None,
     ) -> None:
         self._part = part
+        self._compile_graph = compile_graph
         self._compiler = compiler
         self._reaching = reaching
         self._options = options
@@ -88,6 +91,7 @@ class Backwards:
         # The compiler may rewrite the graph that it is given.
         self._graph = _copy(part.backward)
         self._compiled: dict[frozenset[int], Backward] = {}
+        self._batched: dict[frozenset[int], BatchedBackward] = {}
         self._lock = fork_safe_lock()
 
     def without(self, missing: frozenset[int]) -> Backward:
@@ -103,6 +107,15 @@ class Backwards:
                     known = self._specialized(missing) if missing else self._general()
                     self._compiled[missing] = known
         return known
+
+    def batched(self, backward: Backward) -> BatchedBackward:
+        """One of these backwards, for tangents that are batches."""
+        missing = self._tangents - backward.tangents
+        with self._lock:
+            if missing not in self._batched:
+                graph = self._graph_without(missing)
+                self._batched[missing] = BatchedBackward(graph, self._compile_graph)
+            return self._batched[missing]
 
     def _is_full(self) -> bool:
         return len(self._compiled.keys() - {frozenset()}) >= LIMIT
@@ -121,7 +134,7 @@ class Backwards:
             return groups, self
         part = replace(self._part, backward=_copy(self._graph))
         given = (part, self._compiler, self._all_tangents, self._reaching, self._options)
-        return groups, Backwards(*given, groups)
+        return groups, Backwards(*given, self._compile_graph, groups)
 
     def _compile(self, graph: Graph) -> Callable[..., Any]:
         if self._groups is None:
@@ -129,7 +142,17 @@ class Backwards:
         return CutBackward(graph, self._groups, self._compiler, primitive=self._options.decompose)
 
     def _specialized(self, missing: frozenset[int]) -> Backward:
+        graph = self._graph_without(missing)
+        return Backward(
+            self._compile(graph),
+            tuple(str(size) for size in graph.inputs if not isinstance(size, Value)),
+            self._tangents - missing,
+        )
+
+    def _graph_without(self, missing: frozenset[int]) -> Graph:
         graph = _copy(self._graph)
+        if not missing:
+            return graph
         tangents: list[Any] = graph.inputs[len(graph.inputs) - len(self._read) :]
         undefined = [
             value for value, index in zip(tangents, self._read, strict=True) if index in missing
@@ -141,11 +164,7 @@ class Backwards:
         graph.name = "_".join(["backward_without", *map(str, sorted(missing))])
         if self._options.check:
             check_graph(graph, "without_undefined")
-        return Backward(
-            self._compile(graph),
-            tuple(str(size) for size in graph.inputs if not isinstance(size, Value)),
-            self._tangents - missing,
-        )
+        return graph
 
 
 def _copy(graph: Graph) -> Graph:

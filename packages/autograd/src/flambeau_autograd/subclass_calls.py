@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from flambeau_autograd.reasons import SubclassGraph
+from flambeau_autograd.wrapper_tangents import Rerun
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symint
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from flambeau_autograd.graph_call import Compiled
+    from flambeau_autograd.wrapper_tangents import Program
     from flambeau_prims.sizes import Size
 
 
@@ -269,10 +271,14 @@ def _carrier(spec: Spec, number: Callable[[Expr], int]) -> torch.Tensor:
 # ---------------------------------------------------------------- results
 
 
-def run_plain(compiled: Compiled, border: Border) -> Compiled:
+def run_plain(compiled: Compiled, border: Border, program: Program) -> Compiled:
     """The callable on wrappers, of a callable on plain tensors."""
+    wanted = [argument.position for argument in border.arguments if argument.requires_grad]
+    differentiable = [isinstance(each, Made) and each.tangent is not None for each in border.plan]
+    again = bool(wanted) and any(differentiable)
 
     def call(*args: Any) -> tuple[Any, ...]:
+        rerun = Rerun(program, args, wanted) if again and torch.is_grad_enabled() else None
         flat, sizes = take_apart(border, args)
         results = compiled(*flat)
         for position, count in border.versions:
@@ -280,7 +286,12 @@ def run_plain(compiled: Compiled, border: Border) -> Compiled:
                 torch.autograd.graph.increment_version(args[position])
         number = number_from(sizes)
         made: dict[int, Any] = {}
-        return tuple([_result(planned, args, results, number, made) for planned in border.plan])
+        return tuple(
+            [
+                _result(planned, args, results, number, made, at, rerun)
+                for at, planned in enumerate(border.plan)
+            ]
+        )
 
     return call
 
@@ -291,6 +302,8 @@ def _result(
     results: Sequence[Any],
     number: Callable[[Expr], int],
     made: dict[int, Any],
+    at: int,
+    rerun: Rerun | None,
 ) -> Any:
     if isinstance(planned, Same):
         return results[planned.position]
@@ -303,8 +316,8 @@ def _result(
     if known is None:
         spec = planned.spec
         leaves = results[planned.position : planned.position + len(spec.leaves)]
-        if planned.tangent is not None and torch.is_grad_enabled():
-            known = _PutTogether.apply(planned, number, *leaves)
+        if planned.tangent is not None and rerun is not None:
+            known = _PutTogether.apply(planned, number, (at, rerun), *leaves, *rerun.inputs)
         else:
             known = rebuilt(spec, iter(leaves), number)
         made[id(planned)] = known
@@ -317,24 +330,37 @@ def concrete(size: Size, number: Callable[[Expr], int]) -> int:
 
 
 class _PutTogether(torch.autograd.Function):
-    """Leaves to the wrapper that consists of them."""
+    """Leaves to the wrapper that consists of them. The arguments of the call follow the leaves:
+    where a tangent is not as expected, they get gradients from here.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, planned: Made, number: Callable[[Expr], int], *leaves: torch.Tensor
+        ctx: Any,
+        planned: Made,
+        number: Callable[[Expr], int],
+        source: tuple[int, Rerun],
+        *tensors: torch.Tensor,
     ) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        ctx.expected = planned.tangent
+        ctx.expected, ctx.source = planned.tangent, source
+        leaves = tensors[: len(planned.spec.leaves)]
         parts = [leaf.detach() if leaf.requires_grad else leaf for leaf in leaves]
         made = rebuilt(planned.spec, iter(parts), number)
         return made.detach() if made.requires_grad else made
 
     @staticmethod
     def backward(ctx: Any, tangent: torch.Tensor | None) -> Any:
-        if tangent is None:
-            return (None, None, *[None for _ in ctx.expected.leaves])
-        leaves = _leaves_like(_as_expected(tangent, ctx.expected), ctx.expected)
-        return (None, None, *leaves)
+        expected, (output, rerun) = ctx.expected, ctx.source
+        leaves: list[Any] = [None for _ in expected.leaves]
+        inputs: Sequence[Any] = [None for _ in rerun.inputs]
+        if tangent is not None:
+            converted = _as_expected(tangent, expected)
+            if converted is not None:
+                leaves = list(_leaves_like(converted, expected))
+            else:
+                inputs = rerun.gradients(output, tangent, expected)
+        return (None, None, None, *leaves, *inputs)
 
 
 def _leaves_like(tensor: torch.Tensor, spec: SubclassSpec) -> Iterator[torch.Tensor | None]:
@@ -349,8 +375,10 @@ def _leaves_like(tensor: torch.Tensor, spec: SubclassSpec) -> Iterator[torch.Ten
             yield leaf if leaf is not None and is_differentiable(leaf) else None
 
 
-def _as_expected(tangent: torch.Tensor, expected: SubclassSpec) -> torch.Tensor:
-    """The gradient of a result, as the graph was compiled for; the class may convert it."""
+def _as_expected(tangent: torch.Tensor, expected: SubclassSpec) -> torch.Tensor | None:
+    """The gradient of a result, as the graph was compiled for; the class may convert it. None if
+    that cannot be.
+    """
     if _fits(tangent, expected):
         return tangent
     # `out.sum()` has an expanded gradient, and a context may say so.
@@ -363,10 +391,7 @@ def _as_expected(tangent: torch.Tensor, expected: SubclassSpec) -> torch.Tensor:
         converted = convert(expected.context.given, other)
         if converted is not None and _fits(converted, expected):
             return converted  # type: ignore[no-any-return]
-    raise RuntimeError(
-        f"the compiled backward takes a gradient like {expected!r}, and was given a "
-        f"{type(tangent).__name__}; convert it before the backward, or run the function eagerly"
-    )
+    return None
 
 
 def _fits(tangent: torch.Tensor, expected: SubclassSpec) -> bool:
@@ -375,6 +400,12 @@ def _fits(tangent: torch.Tensor, expected: SubclassSpec) -> bool:
     names, context, inner = parts_of(tangent.detach())
     parts = dict(zip(expected.names, expected.inner, strict=True))
     return same_context(context, expected.context) and all(
-        name in parts and (not isinstance(part := parts[name], SubclassSpec) or _fits(leaf, part))
+        name in parts and _leaf_fits(leaf, parts[name])
         for name, leaf in zip(names, inner, strict=True)
     )
+
+
+def _leaf_fits(leaf: torch.Tensor, part: AnySpec) -> bool:
+    if isinstance(part, SubclassSpec):
+        return _fits(leaf, part)
+    return not is_wrapper_subclass(type(leaf))

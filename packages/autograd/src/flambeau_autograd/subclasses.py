@@ -40,6 +40,7 @@ from flambeau_autograd.subclass_calls import (
     run_plain,
     take_apart,
 )
+from flambeau_autograd.wrapper_tangents import Program
 from flambeau_prims.unsupported import Unsupported
 from flambeau_prims.wrapper_subclasses import (
     SubclassSpec,
@@ -94,7 +95,8 @@ def compile_plain_graph(
             continue
         aligned = border.aligned(plain.meta["aligned_inputs"])
         gm.meta.update({**plain.meta, **gm.meta, "aligned_inputs": aligned})
-        return run_plain(compiled, border)
+        reruns = gm.meta.setdefault("eager_derivatives", [])
+        return run_plain(compiled, border, Program(gm, reruns))
     raise SubclassGradient("the classes of gradients depend on each other")
 
 
@@ -155,6 +157,7 @@ def _plain_graph(gm: fx.GraphModule, border: Border) -> fx.GraphModule:
             made[node] = graph.node_copy(node, made.__getitem__)
     plain = _PlainGraph(root, graph)
     plain.meta.update(gm.meta)
+    plain.meta["takes_wrappers_apart"] = True
     return plain
 
 

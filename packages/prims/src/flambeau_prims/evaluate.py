@@ -26,8 +26,14 @@ _NEEDS_GRAD_MODE = {torch.ops.aten.mkldnn_rnn_layer.default}
 """Operators that omit the backward's data (oneDNN's workspace) while grad mode is off."""
 
 
-def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
-    """The graph's outputs on these inputs (an int for an Expr); inputs are written to."""
+def run_graph(
+    graph: Graph, inputs: Sequence[Tensor | int], *, lay_out: bool = True
+) -> tuple[Any, ...]:
+    """The graph's outputs on these inputs (an int for an Expr); inputs are written to.
+
+    `lay_out=False`: results keep the strides that eager operators give them. `torch.vmap` needs
+    that.
+    """
     symbols = {name: read.value(inputs) for name, read in symbol_reads(graph.inputs).items()}
     known: dict[Value, Any] = {
         value: given
@@ -35,7 +41,7 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
         if isinstance(value, Value)
     }
     for node in graph.nodes:
-        results = _run_node(node, known, symbols)
+        results = _run_node(node, known, symbols, lay_out)
         for value, result in zip(node.outputs, results, strict=True):
             if value is not None:
                 known[value] = result
@@ -64,7 +70,7 @@ def _version_kept(tensor: Tensor) -> AbstractContextManager[Any]:
 
 
 def _run_node(
-    node: Node, known: Mapping[Value, Tensor], symbols: Mapping[str, int]
+    node: Node, known: Mapping[Value, Tensor], symbols: Mapping[str, int], lay_out: bool
 ) -> tuple[Any, ...]:
     args = _concrete(node.args, known, symbols)
     kwargs = _concrete(node.kwargs, known, symbols)
@@ -73,7 +79,9 @@ def _run_node(
     if isinstance(node.op, Prim):
         (out,) = node.outputs
         assert out is not None
-        return (result if node.op.kind is Kind.VIEW else _laid_out(result, out, symbols),)
+        if node.op.kind is Kind.VIEW or not lay_out:
+            return (result,)
+        return (_laid_out(result, out, symbols),)
     if isinstance(result, (tuple, list)):
         return tuple(_flat(result))
     return (result,) * bool(node.outputs)

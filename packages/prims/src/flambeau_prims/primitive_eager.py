@@ -124,11 +124,8 @@ def _sorted(x: Tensor, dim: int, descending: bool, count: int) -> tuple[Tensor, 
 
 
 def _pad(x: Tensor, lows: Sequence[int], highs: Sequence[int], value: Any) -> Tensor:
-    shape = [low + size + high for low, size, high in zip(lows, x.shape, highs, strict=True)]
-    padded = torch.full(shape, value, dtype=x.dtype, device=x.device)
-    middle = tuple(slice(low, low + size) for low, size in zip(lows, x.shape, strict=True))
-    padded[middle] = x
-    return padded
+    pairs = list(zip(lows, highs, strict=True))
+    return torch.constant_pad_nd(x, [size for pair in pairs[::-1] for size in pair], value)
 
 
 def _iota(length: int, start: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor:
