@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import register_multi_grad_hook
 from torch.utils.checkpoint import checkpoint
 
 import flambeau
@@ -150,7 +151,63 @@ def of_no_leaf(x: torch.Tensor, w: torch.Tensor) -> Any:
     return y
 
 
+def copies(gradients: Any) -> list[Any]:
+    return [None if each is None else each.detach().clone() for each in gradients]
+
+
+def after_a_node(x: torch.Tensor, w: torch.Tensor) -> Any:
+    def hook(given: Any, made: Any) -> Any:
+        LOG.append((copies(given), copies(made)))
+        return tuple(None if each is None else each * 2 for each in given)
+
+    y = x @ w.sin()
+    handle = y.grad_fn.register_hook(hook)
+    return (y.cos() * y).sum(), handle
+
+
+def before_a_node(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = torch.nn.functional.linear(x, w.sin())
+    y.grad_fn.register_prehook(lambda made: (LOG.append(copies(made)), (made[0] * 3,))[1])
+    y.register_hook(noting("y", 2.0))
+    y.grad_fn.register_hook(lambda given, made: LOG.append(copies(given)))
+    return (y.relu() * y).sum()
+
+
+def of_nodes_of_parts(x: torch.Tensor, w: torch.Tensor) -> Any:
+    first, rest = (x @ w).split([1, 2])
+    first.grad_fn.register_prehook(lambda made: LOG.append(copies(made)))
+    scaled = rest.clone().mul_(w.sum())
+    removed = scaled.grad_fn.register_hook(lambda given, made: LOG.append("removed"))
+    removed.remove()
+    scaled.grad_fn.register_hook(lambda given, made: LOG.append(copies(given)))
+    return (first.sum() * scaled).sum()
+
+
+def of_several(x: torch.Tensor, w: torch.Tensor) -> Any:
+    a, b, unused = x * w, w.sin(), w * 2
+    seen = lambda gradients: LOG.append(copies(gradients))  # noqa: E731
+    register_multi_grad_hook((a, b, w, unused), seen)
+    with register_multi_grad_hook([a, b], seen):
+        c = a @ b
+    return (c.tanh() + a).sum(), register_multi_grad_hook((a, c), seen), unused
+
+
+def of_any(x: torch.Tensor, w: torch.Tensor) -> Any:
+    a, b = x * w, w.sin()
+    register_multi_grad_hook((a, b), noting("any"), mode="any")
+    try:
+        register_multi_grad_hook((a, b), noting("none"), mode="none")
+    except ValueError as error:
+        return (a @ b).sum(), [error]
+    return None
+
+
 WHOLE: list[Any] = [
+    after_a_node,
+    before_a_node,
+    of_nodes_of_parts,
+    of_several,
+    of_any,
     used_before_and_after,
     of_an_input,
     with_what_the_frame_made,

@@ -52,10 +52,7 @@ class DataDependentControlFlow(DataDependent):
     """
 
     reason = "data-dependent-control-flow"
-    hint = (
-        "use torch.where inside function transforms and custom Functions; elsewhere the graph is "
-        "cut there"
-    )
+    hint = "use torch.where where the graph differentiates itself; elsewhere the graph is cut there"
 
 
 class NoRule(Unsupported):

@@ -46,6 +46,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import register_multi_grad_hook
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.hooks import RemovableHandle
 
@@ -233,6 +234,11 @@ def pass_hooks(*tensors: torch.Tensor) -> Any:
 def register_on_node(tensor: torch.Tensor, method: str, hook: Any) -> Any:
     """Register a hook on the node that made a tensor; `method` names the node's method."""
     return getattr(tensor.grad_fn, method)(hook)
+
+
+def register_all(tensors: tuple[torch.Tensor, ...], hook: Any, mode: Any) -> Any:
+    """Register a hook on the gradients of several tensors."""
+    return register_multi_grad_hook(tensors, hook, mode=mode)
 
 
 class _Hooks(dict[int, Any]):

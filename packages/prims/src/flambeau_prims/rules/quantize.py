@@ -1,8 +1,8 @@
-"""Shape rules of fake quantization: rounded values, and a mask of those within the range."""
+"""Shape rules of quantization: fake, with a mask of what is within the range; linear layers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,3 +37,19 @@ def fake_quantize_per_channel(self: Spec) -> tuple[Spec, Spec]:
     """As per tensor, with a scale and a zero point for each index of `axis`."""
     rounded = _rounded(self, "fake_quantize_channel_cachemask_cpu_type_handling")
     return rounded, rounded.replace(shape=rounded.shape, stride=rounded.stride, dtype=torch.bool)
+
+
+def linear_on_packed_weight(X: Spec, W_prepack: Any) -> Spec:
+    """Rows of `X` times a packed weight [out, in], which says its own sizes."""
+    weight, _ = W_prepack.unpack()
+    return X.fresh((*X.shape[:-1], weight.shape[0]))
+
+
+for _name in (
+    "linear_dynamic",
+    "linear_dynamic_fp16",
+    "linear_relu_dynamic",
+    "linear_relu_dynamic_fp16",
+):
+    if hasattr(torch.ops.quantized, _name):
+        rule(getattr(torch.ops.quantized, _name).default)(linear_on_packed_weight)

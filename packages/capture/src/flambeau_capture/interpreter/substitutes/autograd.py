@@ -33,7 +33,6 @@ from flambeau_capture.graphs.graph_module import build_subgraph
 from flambeau_capture.graphs.higher_order import Backward, CustomFunction, Kept
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitute_registry import substitute_for
-from flambeau_capture.interpreter.torch_calls.hooks import GradFn
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.fake import is_outside_history, make_fake
 from flambeau_prims.spec import Spec
@@ -74,12 +73,7 @@ class Context(FunctionCtx):
 def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
     cls, *rest = args
     if cls is BackwardHookFunction:
-        results = machine.tape.call_function(pass_hooks, tuple(rest))
-        first = results[0] if isinstance(results, tuple) else results
-        machine.tape.grad_fns.setdefault(
-            id(first.grad_fn), GradFn(machine, first, takes_hooks=True)
-        )
-        return results
+        return machine.tape.call_function(pass_hooks, tuple(rest))
     return _Application(machine, cls, rest, kwargs).run()
 
 

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.modules.module as module_file
+from torch.autograd.graph import register_multi_grad_hook
 from torch.optim.optimizer import Optimizer, _get_value, _use_grad_for_differentiable
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
+from flambeau_capture.graphs.autograd_calls import register_all
 from flambeau_capture.interpreter.exit.rebuild import CachedCalls
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import load_item
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_for_code
-from flambeau_capture.interpreter.torch_calls.hooks import note
+from flambeau_capture.interpreter.torch_calls.hooks import make_node, note
 from flambeau_capture.interpreter.values.lazy_values import realize_arguments
 from flambeau_capture.interpreter.values.program_functions import function_source
 from flambeau_capture.reasons import GraphBreak
@@ -131,12 +133,16 @@ def _registered(dispatch: Any) -> int:
 
 def call_cached(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
     """A function behind functools.lru_cache: called past the cache, once per frame for equal
-    arguments, and only without side effects. Loggers' `warning_once` is replayed at exit.
+    arguments, and only without side effects. What is called for its side effect is replayed at
+    exit: loggers' `warning_once`, functions that are annotated to return None.
     """
     wrapped = function.__wrapped__
     if (getattr(wrapped, "__module__", None) or "").rpartition(".")[
         2
     ] == "logging" and wrapped.__name__.endswith("_once"):
+        machine.objects.deferred.add(function, args, kwargs)
+        return None
+    if getattr(wrapped, "__annotations__", {}).get("return", "") in (None, "None"):
         machine.objects.deferred.add(function, args, kwargs)
         return None
     key = _cache_key(function, args, kwargs)
@@ -242,6 +248,16 @@ def _registering(method: Any) -> Substitute:
 
 for _method in (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook):
     substitute_for(_method)(_registering(_method))
+
+
+@substitute_for(register_multi_grad_hook)
+def _register_multi_grad_hook(machine: Machine, args: Any, kwargs: Any) -> HookHandle:
+    named = dict(zip(("tensors", "fn", "mode"), args, strict=False)) | kwargs
+    tensors, mode = tuple(named["tensors"]), named.get("mode", "all")
+    register_multi_grad_hook(tensors, named["fn"], mode=mode).remove()  # for its errors
+    for tensor in tensors:  # it asks which of their nodes run
+        make_node(machine, tensor)
+    return note(machine, register_all, (tensors, named["fn"], mode))
 
 
 @substitute_for(torch.Tensor.retain_grad, unpacked=True)

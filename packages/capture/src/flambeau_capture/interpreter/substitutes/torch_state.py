@@ -63,7 +63,6 @@ _SETTERS = (
             "save_on_cpu",
             "disable_saved_tensors_hooks",
             "allow_mutation_on_saved_tensors",
-            "register_multi_grad_hook",
         ),
     ),
     (torch.autograd.forward_ad, ("enter_dual_level", "exit_dual_level", "dual_level")),

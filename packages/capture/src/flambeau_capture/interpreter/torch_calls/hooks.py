@@ -14,6 +14,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from flambeau_capture.graphs.autograd_calls import hook_point, register_on_node, removed_handle
+from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, CallSideEffect, Const
@@ -63,15 +64,15 @@ class HookHandle(Proxy):
 class GradFn(Proxy):
     """What the frame holds for the node of autograd that made a tensor."""
 
-    __slots__ = ("machine", "node", "takes_hooks", "tensor")
+    __slots__ = ("machine", "node", "tensor")
 
-    def __init__(self, machine: Recorder, tensor: torch.Tensor, *, takes_hooks: bool) -> None:
-        self.machine, self.tensor, self.takes_hooks = machine, tensor, takes_hooks
+    def __init__(self, machine: Recorder, tensor: torch.Tensor) -> None:
+        self.machine, self.tensor = machine, tensor
         self.node: Any = tensor.grad_fn
 
     def seen_attribute(self, name: str) -> Any:
         """A method of the node; a graph break for its other attributes."""
-        if name == "name" or (self.takes_hooks and name in ("register_hook", "register_prehook")):
+        if name in ("name", "register_hook", "register_prehook"):
             return getattr(self, name)
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor's grad_fn is read")
 
@@ -81,29 +82,50 @@ class GradFn(Proxy):
 
     def register_hook(self, hook: Any) -> HookHandle:
         """Register a hook that sees the gradients that the node has computed."""
-        return note(self.machine, register_on_node, (self.tensor, "register_hook", hook))
+        return self._register("register_hook", hook)
 
     def register_prehook(self, hook: Any) -> HookHandle:
         """Register a hook that sees the gradients that the node is given."""
-        return note(self.machine, register_on_node, (self.tensor, "register_prehook", hook))
+        return self._register("register_prehook", hook)
+
+    def _register(self, method: str, hook: Any) -> HookHandle:
+        getattr(self.node, method)(hook).remove()  # for its errors: fake tensors have no backward
+        make_node(self.machine, self.tensor)
+        return note(self.machine, register_on_node, (self.tensor, method, hook))
 
     def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """The node of the real tensor."""
         return CallRecipe(getattr, (rebuild.recipe(self.tensor), Const("grad_fn")))
 
 
+def make_node(machine: Recorder, tensor: torch.Tensor) -> None:
+    """Have the call that computed a tensor of the frame run apart from the graph's other calls: by
+    its own node of autograd, as in eager.
+    """
+    tape = machine.tape
+    if tape.input_of(tensor) is not None:
+        return
+    value = tape.value_of(tensor)
+    for call in reversed(tape.calls):
+        if value in values_in(call.result) or value in call.mutates:
+            call.untraced, call.pure = True, False
+            return
+    raise GraphBreak("tensor-attribute", "a hook is registered on a node outside the frame")
+
+
 def note(machine: Recorder, register: Any, arguments: tuple[Any, ...]) -> HookHandle:
-    """Note a hook on a tensor, the first of `arguments`, which is registered after the graph."""
-    tape, tensor = machine.tape, arguments[0]
+    """Note a hook on a tensor, or several, the first of `arguments`: registered after the graph."""
+    tape, first = machine.tape, arguments[0]
     if tape.subgraphs:
         detail = "a hook is registered in a function given to torch"
         raise GraphBreak("higher-order-operator", detail)
-    if tape.subclasses.of(tensor) is not None:
-        raise GraphBreak("tensor-subclass", "a hook is registered on a tensor of a subclass")
-    if tape.input_of(tensor) is None:
-        tape.call_untraced(hook_point, (tensor,))
-    if not tensor.is_leaf:
-        tape.hooked.append(tensor.storage_record)
+    for tensor in (first,) if isinstance(first, torch.Tensor) else first:
+        if tape.subclasses.of(tensor) is not None:
+            raise GraphBreak("tensor-subclass", "a hook is registered on a tensor of a subclass")
+        if tape.input_of(tensor) is None:
+            tape.call_untraced(hook_point, (tensor,))
+        if not tensor.is_leaf:
+            tape.hooked.append(tensor.storage_record)  # type: ignore[union-attr]
     handle = HookHandle(register, arguments)
     tape.hooks.append(handle)
     return handle

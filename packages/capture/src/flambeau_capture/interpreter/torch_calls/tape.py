@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from flambeau_capture.graphs.autograd_calls import FailingCall, pass_hooks
+from flambeau_capture.graphs.autograd_calls import FailingCall
 from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.graphs.host_random import KnownState, is_host_generator_type
 from flambeau_capture.interpreter import foreign_types
@@ -394,7 +394,7 @@ class Tape(Inputs):
         defined = self.unbacked.fresh()
         if not (new or written or defined or tracer.checks):
             return result
-        self._hands_on = function is pass_hooks
+        self._hands_on = False
         recorded_args = tuple([self._argument(arg) for arg in args])
         recorded_kwargs = {name: self._argument(arg) for name, arg in kwargs.items()}
         untraced = self._hands_on
@@ -550,6 +550,12 @@ class Tape(Inputs):
             return tuple(arg)
         if kind is torch.Generator or is_host_generator_type(kind):
             self._hands_on = True
+            return self.opaque(arg)
+        if kind is torch.ScriptObject:
+            self._hands_on = True
+            source = self.machine.objects.source_of(arg)
+            if source is not None:  # the call's result follows from what it holds
+                self.machine.guard("IS", source, arg)
             return self.opaque(arg)
         if kind is KnownState:
             return arg

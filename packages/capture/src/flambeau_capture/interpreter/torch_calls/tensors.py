@@ -95,7 +95,7 @@ def _grad_fn(machine: TapeRecorder, tensor: torch.Tensor) -> GradFn:
     tape, node = machine.tape, tensor.grad_fn
     found = tape.grad_fns.get(id(node))
     if found is None:
-        found = tape.grad_fns[id(node)] = GradFn(machine, tensor, takes_hooks=False)
+        found = tape.grad_fns[id(node)] = GradFn(machine, tensor)
     return found
 
 
