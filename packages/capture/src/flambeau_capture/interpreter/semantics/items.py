@@ -319,12 +319,18 @@ def iterate(machine: Machine, obj: Any) -> Any:
     return iter(obj)
 
 
+_FUNCTION_NUMBERS = torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER
+"""Numbers the classes of custom autograd functions. Only that they differ matters, so capture takes
+one for each class that it makes.
+"""
+
+
 def advance(machine: Machine, iterator: Any) -> Any:
     """The next item, or EXHAUSTED."""
     kind = type(iterator)
     method = python_method(machine, kind, "__next__")
     if method is None:
-        if machine.objects.is_known(iterator):
+        if machine.objects.is_known(iterator) and iterator is not _FUNCTION_NUMBERS:
             detail = f"a {kind.__name__} made outside the function is advanced"
             raise GraphBreak("unstable-iteration", detail)
         try:
