@@ -92,7 +92,8 @@ class Event:
         "violated" (its graph has found data other than was assumed, so another entry serves it),
         "generalise" (at the limit: an entry for all sizes and numbers follows), "break", "limit" or
         "plain_launch" (from the backend: a graph is not launched as a CUDA graph though asked to),
-        "cpu_launch" (from the backend: CUDA graphs are asked for, and the graph is on a CPU).
+        "cpu_launch" (from the backend: CUDA graphs are asked for, and the graph is on a CPU),
+        "ranks_differ" (an entry serves the call on some ranks of a process group, not on others).
     text: what happened, for people.
     seconds: how long it took, the backend's time included; `capture_seconds` is without it.
     failures: for each entry there was, the guard that kept it from serving the call.

@@ -113,7 +113,7 @@ class PythonCompiled:
             "state": state,
             "entries": (),
             "_code": function.__code__,
-            "_binder": _binder(function.__code__),
+            "_binder": binder(function.__code__),
         }
         for name, value in own.items():
             object.__setattr__(self, name, value)
@@ -127,10 +127,10 @@ class PythonCompiled:
         target = redirected(self)
         if target is not None:
             return target(*args, **kwargs)
-        binder = types.FunctionType(self._binder, {}, "bind", function.__defaults__)
-        binder.__kwdefaults__ = function.__kwdefaults__
+        bind = types.FunctionType(self._binder, {}, "bind", function.__defaults__)
+        bind.__kwdefaults__ = function.__kwdefaults__
         try:
-            bound = binder(*args, **kwargs)
+            bound = bind(*args, **kwargs)
         except TypeError:
             return function(*args, **kwargs)  # raises the very error
         entries = self.entries
@@ -186,7 +186,7 @@ def without_frame(function: Callable[..., Any]) -> Any:
     return function if core is None else core.Compiled(function)
 
 
-def _binder(code: types.CodeType) -> types.CodeType:
+def binder(code: types.CodeType) -> types.CodeType:
     """Code with the same parameters that returns their values in the order of fast locals."""
     names = code.co_varnames
     positional, only, keyword = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount

@@ -58,6 +58,8 @@ class _Process:
     def __init__(self) -> None:
         self.stance = _DEFAULT
         self.redirecting = 0
+        self.together: Callable[[Any], Any] | None = None
+        """Who has the ranks of a process group meet at each call (`guard_collectives`)."""
         self._calls: list[tuple[weakref.ref[set_stance], Stance]] = []
         """The live set_stance calls: each may still become a block or a decorator."""
         self._lock = fork_safe_lock()
@@ -100,6 +102,14 @@ class _Process:
 _PROCESS = _Process()
 
 
+def join_calls(together: Callable[[Any], Any] | None) -> None:
+    """Have each call that no stance concerns ask `together` for what to call in its place."""
+    with _PROCESS._lock:
+        change = (together is not None) - (_PROCESS.together is not None)
+        _PROCESS.together = together
+        _PROCESS._count(change)
+
+
 def current_stance() -> Stance:
     """The stance in force in this context; torch.compile's own counts where none of ours is set."""
     stance = _innermost()
@@ -127,7 +137,8 @@ def _redirect(compiled: Any) -> Any:
         return compiled.__wrapped__
     if stance.backend is not None:
         return compiled.state.with_backend(stance.backend)
-    return None
+    together = _PROCESS.together
+    return None if together is None else together(compiled)
 
 
 class set_stance:

@@ -32,6 +32,7 @@ from flambeau_capture.compiler_functions import (
     nested_compile_region,
     substitute_in_graph,
 )
+from flambeau_capture.guard_collectives import set_enable_guard_collectives
 from flambeau_capture.guards.filtering import (
     keep_portable_guards_unsafe,
     keep_tensor_guards_unsafe,
@@ -55,7 +56,8 @@ __all__ = [
     "is_dynamo_compiling", "is_exporting", "keep_portable_guards_unsafe",
     "keep_tensor_guards_unsafe", "list_backends", "list_mode_options", "list_options",
     "load_cache_artifacts", "nested_compile_region", "reset", "save_cache_artifacts",
-    "set_default_backend", "set_logs", "set_stance", "skip_all_guards_unsafe",
+    "set_default_backend", "set_enable_guard_collectives", "set_logs", "set_stance",
+    "skip_all_guards_unsafe",
     "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe",
     "skip_guard_on_inbuilt_nn_modules_unsafe",
     "substitute_in_graph", "wait_for_compiles", "wrap_numpy",

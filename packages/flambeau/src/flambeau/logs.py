@@ -28,7 +28,7 @@ _OF_EVENT = {
     "break": "graph_breaks",
     "limit": "graph_breaks", "generalise": "dynamic", "eager": "graph_breaks",
     "eager_replay": "graph_breaks", "violated": "recompiles", "plain_launch": "cudagraphs",
-    "cpu_launch": "cudagraphs",
+    "cpu_launch": "cudagraphs", "ranks_differ": "recompiles",
 }  # fmt: skip
 _WARNINGS = frozenset({"plain_launch"})
 """Events that are written unasked, by Python's logger: the user asked for what did not happen."""
