@@ -38,6 +38,9 @@ SYMBOLIC_KEY_REFUSED = ErrorText(
 ARGUMENT_TYPES_REFUSED = ErrorText(TypeError, ("have invalid types",))
 """No overload of a torch function takes these arguments; the text names their types."""
 
+SCRIPT_REFUSED = ErrorText(RuntimeError, ("failed in the TorchScript interpreter",))
+"""An operation of a TorchScript function failed, where the function itself raises nothing."""
+
 HOST_MEMORY_EXHAUSTED = ErrorText(RuntimeError, ("can't allocate memory",))
 """Torch's CPU allocator failed; it has no class like torch.OutOfMemoryError."""
 

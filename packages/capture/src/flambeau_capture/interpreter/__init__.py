@@ -18,7 +18,8 @@ substitute_registry.py    functions of the program's libraries that have a repla
 tracebacks.py     tracebacks of interpreted frames, with the program's names and lines
 torch_calls/      tape.py: the record of torch calls; inputs.py: tensors and numbers that the graph
                   reads; torch_functions.py: functions that become one call; tensors.py: attributes
-                  of tensors; hooks.py; contexts.py: default devices, inference mode;
+                  of tensors; hooks.py; script_functions.py: functions of torch.jit;
+                  contexts.py: default devices, inference mode;
                   data_dependent_predicates.py: torch.equal and the like; host_draws.py: draws of
                   `random` and NumPy
 machine.py        the state of one capture, and of one frame: locals, stack, position
