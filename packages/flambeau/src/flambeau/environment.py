@@ -4,6 +4,9 @@
 |---|---|
 | `FLAMBEAU_DISABLE=1` | `flambeau.compile` returns `model` (as `TORCH_COMPILE_DISABLE=1`) |
 | `FLAMBEAU_CACHE_DIR` | the folder of built kernels (default: `~/.cache/flambeau`) |
+| `FLAMBEAU_SHARED_CACHE_DIR` | the option `shared_cache`: a cache directory that is only read |
+| `FLAMBEAU_REMOTE_CACHE` | the option `remote_cache`: `redis://host:6379/0`, `file:///mnt/cache` |
+| `FLAMBEAU_REMOTE_CACHE_KEY` | the option `remote_cache_key`: the file of the secret that signs |
 | `FLAMBEAU_CXX` | the C++ compiler, or a command such as `ccache g++` (default: `g++`) |
 | `FLAMBEAU_ISA` | the ISA of CPU kernels: `avx512`, `avx2`, `baseline` (default: the best) |
 | `FLAMBEAU_FREEZING=1` | the option `freezing` (as `TORCHINDUCTOR_FREEZING=1`) |
@@ -53,6 +56,9 @@ class Environment:
 
     disable: bool = False
     cache_dir: Path | None = None
+    shared_cache: str | None = None
+    remote_cache: str | None = None
+    remote_cache_key: str | None = None
     cxx: str | None = None
     isa: str | None = None
     freezing: bool = False
@@ -95,6 +101,9 @@ def read_environment() -> Environment:
     return Environment(
         disable=flag("FLAMBEAU_DISABLE") or flag("TORCH_COMPILE_DISABLE"),
         cache_dir=path("FLAMBEAU_CACHE_DIR"),
+        shared_cache=os.environ.get("FLAMBEAU_SHARED_CACHE_DIR") or None,
+        remote_cache=os.environ.get("FLAMBEAU_REMOTE_CACHE") or None,
+        remote_cache_key=os.environ.get("FLAMBEAU_REMOTE_CACHE_KEY") or None,
         cxx=os.environ.get("FLAMBEAU_CXX") or None,
         isa=_level(os.environ.get("FLAMBEAU_ISA") or None),
         freezing=flag("FLAMBEAU_FREEZING"),

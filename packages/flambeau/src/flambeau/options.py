@@ -24,6 +24,7 @@ from flambeau_autograd.options import AutogradOptions
 from flambeau_capture.marks import marks_by_source
 from flambeau_capture.options import CaptureOptions
 from flambeau_inductor.options import InductorOptions
+from flambeau_runtime.object_stores import cache_of
 from flambeau_runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ def resolve(
         raise TypeError("option 'guard_filter_fn' takes a function of a list of guards")
     if environment.cache_dir is not None:
         changes["runtime"]["cache_dir"] = environment.cache_dir
+    for name in ("shared_cache", "remote_cache", "remote_cache_key"):
+        if (text := getattr(environment, name)) is not None:
+            chosen.setdefault(name, text)
     if environment.cxx is not None:
         changes["runtime"]["cxx"] = environment.cxx
     if environment.isa is not None:
@@ -131,13 +135,15 @@ def resolve(
             option = next(field for field in dataclasses.fields(default) if field.name == key)
             _check_value(key, value, option, getattr(default, key))
             changes[stage][key] = value
-    return Options(
+    resolved = Options(
         **{
             stage: dataclasses.replace(getattr(defaults, stage), **changes[stage])
             for stage in STAGES
         },
         environment=environment,
     )
+    cache_of(resolved.runtime)  # refuses a remote store without a secret
+    return resolved
 
 
 def _without_torchs_names(options: Mapping[str, Any]) -> dict[str, Any]:

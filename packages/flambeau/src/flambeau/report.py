@@ -16,6 +16,7 @@ from flambeau_runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import torch
 
@@ -112,10 +113,21 @@ class Report:
         self.arrivals: list[tuple[float, Event]] = []
         """Each event, and when it was noted, by `time.perf_counter`."""
         self._graphs: list[GraphReport] = []
+        self._texts: dict[tuple[Path, str, str], None] = {}
         self._lock = fork_safe_lock()
         self.note: Callable[[Event], None] = self._log
         """Keeps an event of the compiled callable; where there is none, the event is logged."""
         self._noted: set[str] = set()
+
+    def note_text(self, root: Path, kind: str, key: str) -> None:
+        """Keep that a text of the cache belongs to this callable."""
+        with self._lock:
+            self._texts[(root, kind, key)] = None
+
+    def texts(self) -> list[tuple[Path, str, str]]:
+        """The graphs, Programs and entries that were read or stored, as (root, kind, key)."""
+        with self._lock:
+            return list(self._texts)
 
     def note_once(self, kind: str, text: str) -> None:
         """Keep an event, unless there is an equal one."""

@@ -42,23 +42,14 @@ class StoredEntries:
         return self._read(self._key(key))
 
     def _read(self, key: str) -> list[Any]:
-        text = stored_graphs.read_text(KIND, key, self._context)
-        if text is None:
-            return []
-        try:
-            entries = json.loads(text)["entries"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return []
-        return entries if isinstance(entries, list) else []
+        return _entries(stored_graphs.read_text(KIND, key, self._context))
 
     def write(self, key: tuple[str, ...], entry: Any) -> None:
         """Keep an entry under a key."""
         hashed = self._key(key)
         entries = [entry, *(kept for kept in self._read(hashed) if kept != entry)][:LIMIT]
-        data = {"binding": binding(KIND, hashed), "entries": entries}
-        content = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
         try:
-            stored_graphs.store_text(KIND, hashed, content, self._context)
+            stored_graphs.store_text(KIND, hashed, _text(hashed, entries), self._context)
         except CacheError as error:
             raise NotStorable("graph", str(error)) from None
 
@@ -78,6 +69,26 @@ class StoredEntries:
     def _key(self, key: tuple[str, ...]) -> str:
         described = [FORMAT, *stored_graphs.surroundings(self._context), *key]
         return key_of(json.dumps(described, allow_nan=False))
+
+
+def joined(key: str, present: bytes | None, more: bytes) -> bytes:
+    """The text of the entries of two texts under one key, those of `more` first."""
+    added = _entries(more)
+    kept = [entry for entry in _entries(present) if entry not in added]
+    return _text(key, [*added, *kept][:LIMIT])
+
+
+def _entries(text: bytes | None) -> list[Any]:
+    try:
+        entries = json.loads(text or b"")["entries"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return entries if isinstance(entries, list) else []
+
+
+def _text(key: str, entries: list[Any]) -> bytes:
+    data = {"binding": binding(KIND, key), "entries": entries}
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
 
 def store_of(context: Context, backend: Any) -> StoredEntries | None:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import importlib.util
 import json
 import os
 import platform
 import sys
+import sysconfig
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,21 +46,24 @@ from flambeau_runtime.build import isa
 from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use
 from flambeau_runtime.environment_errors import CacheError, EnvironmentProblem
 from flambeau_runtime.executor import load
+from flambeau_runtime.object_stores import cache_of
 from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import Extern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import fx
 
     from flambeau.compile_context import Compiled, Context
     from flambeau.report import GraphReport
     from flambeau_prims.graph import Graph
+    from flambeau_runtime.options import RuntimeOptions
     from flambeau_runtime.program import Program
 
 KIND = "graph"
 PROGRAM = "program"
+COMPILER = "compiler"
 FORMAT = 1
 
 PACKAGES = (
@@ -194,13 +197,19 @@ def read_text(kind: str, key: str, context: Context) -> bytes | None:
     """What the cache holds; it is not counted with the kernels."""
     if not context.options.runtime.use_cache:
         return None
+    cache = cache_of(context.options.runtime)
     with recording_cache_use(CacheUse()):
-        return Cache(context.options.runtime.cache_dir).read(kind, key)
+        text = cache.read(kind, key)
+    if text is not None:
+        context.report.note_text(cache.root, kind, key)
+    return text
 
 
 def store_text(kind: str, key: str, content: bytes, context: Context) -> None:
+    cache = cache_of(context.options.runtime)
     with recording_cache_use(CacheUse()):
-        Cache(context.options.runtime.cache_dir).store(kind, key, content, ".json")
+        cache.store(kind, key, content, ".json")
+    context.report.note_text(cache.root, kind, key)
 
 
 # ---------------------------------------------------------------- Programs of functional graphs
@@ -287,40 +296,71 @@ def surroundings(context: Context) -> list[Any]:
     """All that a compiled form depends on besides the program: what is installed, the options, and
     torch's state.
     """
-    return [_installation(), _options(context), _torch_state()]
+    return [_installation(context.options.runtime), _options(context), _torch_state()]
 
 
-@functools.cache
-def _installation() -> list[Any]:
-    """The processor, Python, torch, and every file of this compiler by name, size and time."""
+def _installation(options: RuntimeOptions) -> list[Any]:
+    """The processor, Python, torch, and every file of this compiler by its content."""
+    return [*_machine(), _compiler_digest(options.cache_dir if options.use_cache else None)]
+
+
+@functools.lru_cache(maxsize=16)
+def _compiler_digest(cache_dir: Path | None) -> str:
+    """The hash of this compiler's files: equal on all machines where the same is installed. The
+    cache keeps it by their names, sizes and times, as reading all of them takes a while.
+    """
     files = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         assert spec is not None and spec.submodule_search_locations is not None
         for folder in spec.submodule_search_locations:
-            files += sorted(_files(Path(folder)))
-    digest = hashlib.sha256(repr(files).encode()).hexdigest()
+            files += sorted(_files(Path(folder), package))
+    stamp = key_of("compiler", repr(files))
+    with recording_cache_use(CacheUse()):
+        text = Cache(cache_dir).read(COMPILER, stamp) if cache_dir else None
+    if text is not None:
+        return text.decode().rpartition(" ")[2]
+    digest = content_digest([(name, path) for name, path, _, _ in files])
+    if cache_dir is not None:
+        content = f"{binding(COMPILER, stamp)} {digest}".encode()
+        with contextlib.suppress(CacheError), recording_cache_use(CacheUse()):
+            Cache(cache_dir).store(COMPILER, stamp, content, ".txt")
+    return digest
+
+
+def content_digest(files: Sequence[tuple[str, str]]) -> str:
+    """The hash of files, each by its name and what is in it."""
+    return key_of(*(part for name, path in files for part in (name, Path(path).read_bytes())))
+
+
+@functools.cache
+def _machine() -> list[Any]:
     flags = sorted(isa.cpu_flags())
     return [
         sys.version, platform.machine(), flags, os.cpu_count(), torch.__version__,
-        torch.version.git_version, torch.__config__.show(), digest,
+        torch.version.git_version, torch.__config__.show(),
     ]  # fmt: skip
 
 
-def _files(folder: Path) -> list[tuple[str, int, int]]:
-    found: list[tuple[str, int, int]] = []
+_OF_THIS_PYTHON = (".py", sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+
+
+def _files(folder: Path, name: str) -> list[tuple[str, str, int, int]]:
+    """Name in its package, path, size and time of each file of the compiler below a folder."""
+    found: list[tuple[str, str, int, int]] = []
     for entry in os.scandir(folder):
         if entry.is_dir():
             if entry.name != "__pycache__":
-                found += _files(Path(entry.path))
-        elif entry.name.endswith((".py", ".so")):
+                found += _files(Path(entry.path), f"{name}/{entry.name}")
+        elif entry.name.endswith(_OF_THIS_PYTHON):
             status = entry.stat()
-            found.append((entry.path, status.st_size, status.st_mtime_ns))
+            found.append((f"{name}/{entry.name}", entry.path, status.st_size, status.st_mtime_ns))
     return found
 
 
 _PLACES = frozenset({
-    "cache_dir", "use_cache", "logs", "progress", "background", "background_limit",
+    "cache_dir", "shared_cache", "remote_cache", "remote_cache_key",
+    "use_cache", "logs", "progress", "background", "background_limit",
     "torch_variables",
 })  # fmt: skip
 """Fields of options and environment that say where things are kept, when they are compiled, and

@@ -26,12 +26,12 @@ import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from flambeau_runtime.environment_errors import CacheError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 DIRECTORY_MODE = 0o700
 ENTRY_LIMIT = 4096
@@ -93,12 +93,25 @@ def binding(kind: str, key: str) -> str:
     return f"flambeau_{kind}_{key}"
 
 
-class Cache:
-    """A content-addressed store under `root`, relative to the current directory."""
+class ObjectStore(Protocol):
+    """Keeps objects for several caches (`object_stores.py`); it proves what it returns."""
 
-    def __init__(self, root: Path) -> None:
+    def fetch(self, kind: str, key: str) -> tuple[bytes, str] | None:
+        """The content and suffix of a key's object, or None."""
+
+    def offer(self, kind: str, key: str, content: bytes, suffix: str) -> None:
+        """Keep an object, if the store takes any."""
+
+
+class Cache:
+    """A content-addressed store under `root`, relative to the current directory. What it lacks is
+    copied from `stores`, the first first, which are offered what it stores.
+    """
+
+    def __init__(self, root: Path, stores: Sequence[ObjectStore] = ()) -> None:
         # Compilers run in a folder of the cache, where a relative path means something else.
         self.root = root.absolute()
+        self.stores = stores
 
     def lookup(self, kind: str, key: str) -> Path | None:
         """The verified object stored under a key, or None."""
@@ -111,7 +124,7 @@ class Cache:
         return result[1] if result else None
 
     def _find(self, kind: str, key: str) -> tuple[Path, bytes] | None:
-        result = self._read_entry(kind, key)
+        result = read_entry(self.root, kind, key) or self._fetch(kind, key)
         use = _USE.get()
         if use is not None:
             use.add((self.root, kind, key), found=result is not None)
@@ -126,24 +139,41 @@ class Cache:
         """
         if binding(kind, key).encode() not in content:
             raise ValueError(f"an object of kind {kind!r} is not bound to its key {key}")
+        path = self._write(kind, key, content, suffix)
+        use = _USE.get()
+        if use is not None:
+            use.add_stored((self.root, kind, key))
+        for store in self.stores:
+            store.offer(kind, key, content, suffix)
+        return path
+
+    def _fetch(self, kind: str, key: str) -> tuple[Path, bytes] | None:
+        """Copy an object from the first of the stores that has it."""
+        for store in self.stores:
+            found = store.fetch(kind, key)
+            if found is None or binding(kind, key).encode() not in found[0]:
+                continue
+            if _matches(_SUFFIX, found[1]):
+                with contextlib.suppress(CacheError):  # as a store of the same object will say
+                    return self._write(kind, key, *found), found[0]
+        return None
+
+    def _write(self, kind: str, key: str, content: bytes, suffix: str) -> Path:
         digest = hashlib.sha256(content).hexdigest()
         entry = {"kind": kind, "key": key, "sha256": digest, "suffix": suffix}
         with self._writing():
             path = self._folder("objects") / f"{digest}{suffix}"
             if owned_content(path) != content:
-                _write_atomically(path, content)
+                write_atomically(path, content)
             folder = self._folder("entries", kind)
-            _write_atomically(folder / f"{key}.json", json.dumps(entry).encode())
-        use = _USE.get()
-        if use is not None:
-            use.add_stored((self.root, kind, key))
+            write_atomically(folder / f"{key}.json", json.dumps(entry).encode())
         return path
 
     def keep(self, folder: str, name: str, content: bytes) -> Path:
         """Write a file that no key stands for, for people to look at; its path."""
         with self._writing():
             path = self._folder(folder) / name
-            _write_atomically(path, content)
+            write_atomically(path, content)
         return path
 
     @contextlib.contextmanager
@@ -156,32 +186,9 @@ class Cache:
         with folder:
             yield Path(folder.name)
 
-    def _read_entry(self, kind: str, key: str) -> tuple[Path, bytes] | None:
-        if not all(map(is_private, self._folders("objects") + self._folders("entries", kind))):
-            return None
-        text = owned_content(self.root / "entries" / kind / f"{key}.json", ENTRY_LIMIT)
-        if text is None:
-            return None
-        try:
-            entry = json.loads(text)
-            bound, digest, suffix = (entry["kind"], entry["key"]), entry["sha256"], entry["suffix"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
-        if bound != (kind, key) or not (_matches(_DIGEST, digest) and _matches(_SUFFIX, suffix)):
-            return None
-        path = self.root / "objects" / f"{digest}{suffix}"
-        content = owned_content(path)
-        if content is None or hashlib.sha256(content).hexdigest() != digest:
-            return None
-        return (path, content) if binding(kind, key).encode() in content else None
-
-    def _folders(self, *names: str) -> list[Path]:
-        """The root and the folders below it, in order."""
-        return [self.root.joinpath(*names[:count]) for count in range(len(names) + 1)]
-
     def _folder(self, *names: str) -> Path:
         """A folder below the root, created with parents; CacheError if others could write to it."""
-        folders = self._folders(*names)
+        folders = _folders(self.root, *names)
         for folder in folders:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=DIRECTORY_MODE, parents=folder == self.root)
@@ -204,6 +211,37 @@ class Cache:
             raise CacheError(f"{str(self.root)!r} cannot be a directory: {error}") from error
 
 
+def read_entry(
+    root: Path, kind: str, key: str, owners: Collection[int] | None = None
+) -> tuple[Path, bytes] | None:
+    """The verified object of a key below a root, whose folders and files these users own (by
+    default: the present one), or None.
+    """
+    folders = [*_folders(root, "objects"), *_folders(root, "entries", kind)]
+    if not all(is_private(folder, owners) for folder in folders):
+        return None
+    text = owned_content(root / "entries" / kind / f"{key}.json", ENTRY_LIMIT, owners)
+    if text is None:
+        return None
+    try:
+        entry = json.loads(text)
+        bound, digest, suffix = (entry["kind"], entry["key"]), entry["sha256"], entry["suffix"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if bound != (kind, key) or not (_matches(_DIGEST, digest) and _matches(_SUFFIX, suffix)):
+        return None
+    path = root / "objects" / f"{digest}{suffix}"
+    content = owned_content(path, None, owners)
+    if content is None or hashlib.sha256(content).hexdigest() != digest:
+        return None
+    return (path, content) if binding(kind, key).encode() in content else None
+
+
+def _folders(root: Path, *names: str) -> list[Path]:
+    """The root and the folders below it, in order."""
+    return [root.joinpath(*names[:count]) for count in range(len(names) + 1)]
+
+
 def unwritable(root: Path, error: OSError) -> CacheError:
     """The CacheError of an error of the file system under a root."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -219,17 +257,28 @@ def _matches(pattern: re.Pattern[str], text: object) -> bool:
     return isinstance(text, str) and pattern.fullmatch(text) is not None
 
 
-def is_private(directory: Path) -> bool:
+def is_private(directory: Path, owners: Collection[int] | None = None) -> bool:
+    """Whether a directory is one of these users' (by default: the present one's), and nobody else
+    may write to it.
+    """
     try:
         status = directory.lstat()
     except (OSError, ValueError):
         return False
     writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not writable_by_others
+    return stat.S_ISDIR(status.st_mode) and _is_owned(status, owners) and not writable_by_others
 
 
-def owned_content(path: Path, limit: int | None = None) -> bytes | None:
-    """The content of a regular file that only the user may write, at most `limit` long, or None."""
+def _is_owned(status: os.stat_result, owners: Collection[int] | None) -> bool:
+    return status.st_uid in ((os.geteuid(),) if owners is None else owners)
+
+
+def owned_content(
+    path: Path, limit: int | None = None, owners: Collection[int] | None = None
+) -> bytes | None:
+    """The content of a regular file that only its owner may write, the user or one of `owners`, at
+    most `limit` long, or None.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
     try:
         descriptor = os.open(path, flags)
@@ -237,7 +286,7 @@ def owned_content(path: Path, limit: int | None = None) -> bytes | None:
         return None
     try:
         status = os.fstat(descriptor)
-        owned = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        owned = stat.S_ISREG(status.st_mode) and _is_owned(status, owners)
         too_long = limit is not None and status.st_size > limit
         if not owned or too_long or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return None
@@ -249,7 +298,7 @@ def owned_content(path: Path, limit: int | None = None) -> bytes | None:
         os.close(descriptor)
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with open(descriptor, "wb") as file:

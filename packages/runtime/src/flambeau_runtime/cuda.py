@@ -21,8 +21,9 @@ import torch
 
 from flambeau_runtime import native
 from flambeau_runtime.build.triton import Cubin, build_cubin
-from flambeau_runtime.cache import Cache, binding, key_of
+from flambeau_runtime.cache import binding, key_of
 from flambeau_runtime.environment_errors import CompilerUnusable
+from flambeau_runtime.object_stores import cache_of
 from flambeau_runtime.program import Launch
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def cubin(
     """The cubin of one kernel, from the cache or built now; with so many warps, or with more than
     its meta data say if its values do not fit into the registers of those.
     """
-    cache = Cache(options.cache_dir)
+    cache = cache_of(options)
     meta = kernel.meta if warps is None else kernel.meta | {"num_warps": warps, "most_warps": warps}
     if not aligned and "unaligned_constants" in meta:
         meta = meta | {"constants": meta["constants"] | meta["unaligned_constants"]}

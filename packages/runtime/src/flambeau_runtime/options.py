@@ -42,6 +42,15 @@ class RuntimeOptions:
     use_cache: bool = True
     """Read the on-disk cache; results are always written, as a loaded kernel is a file."""
 
+    shared_cache: str | None = None
+    """A cache directory that is read, never written: root's or the user's, and writable by nobody
+    else (`object_stores.py`).
+    """
+    remote_cache: str | None = None
+    """A store of several machines: "redis://host:6379/0" or "file:///mnt/cache"."""
+    remote_cache_key: str | None = None
+    """The file of the secret by which objects of the remote store are signed and checked."""
+
     graph_cache: bool = False
     """Read and write compiled graphs in the cache directory, so that another process that captures
     the same graph compiles nothing (`flambeau/stored_graphs.py`).

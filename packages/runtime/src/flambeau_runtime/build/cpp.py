@@ -32,6 +32,7 @@ from flambeau_runtime.environment_errors import (
     CompilerUnusable,
     KernelNotLoadable,
 )
+from flambeau_runtime.object_stores import cache_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +156,7 @@ def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
     """Compile each text to a shared library, or find it in the cache; the files' paths, in order.
     """
     tools = toolchain(options)
-    cache = Cache(options.cache_dir)
+    cache = cache_of(options)
     keys = [tools.key(text) for text in texts]
     result: dict[str, Path] = {}
     if options.use_cache:

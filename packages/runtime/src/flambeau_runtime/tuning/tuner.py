@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from flambeau_runtime.cache import Cache, binding, key_of
+from flambeau_runtime.cache import binding, key_of
+from flambeau_runtime.object_stores import cache_of
 from flambeau_runtime.tuning.inputs import fill_indices
 from flambeau_runtime.tuning.table import Outcome, TuningTable
 
@@ -93,7 +94,7 @@ class MeasuringTuner:
         report: Callable[[TuningTable], None], clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self.benches = benches
-        self.cache = Cache(options.cache_dir)
+        self.cache = cache_of(options)
         self.use_cache = options.use_cache
         self.seconds = seconds
         self.report = report
