@@ -17,6 +17,9 @@ python -m tools.bench products [--case ...]            linear layers on a CPU, w
 python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
 python -m tools.bench background [--case resnet18_1 ...]   eager calls while an entry is compiled
 python -m tools.bench document [--case numpy ...]      four programs of a page, each mode: ms a call
+python -m tools.bench budget [--case ...] [--picture a.svg]    saved bytes, ms a training step
+python -m tools.bench curves [--case gpt2 ...] [--steps 300]   losses beside eager's, in its noise
+python -m tools.bench training-calls                   us a forward and backward that do nothing
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,9 +35,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.bench.background import BACKGROUND_CASES, background_table
+from tools.bench.budget import BUDGET_CASES, measure, picture
+from tools.bench.budget import rows as budget_rows
 from tools.bench.cases import CASES
 from tools.bench.cpu_gemm import CANDIDATES as CPU_GEMM_CANDIDATES
 from tools.bench.cpu_gemm import CPU_GEMM_CASES, cpu_gemm_table
+from tools.bench.curves import CURVE_CASES, WINDOW, compare_curves
 from tools.bench.document_cases import DOCUMENT_CASES, document_table
 from tools.bench.gemm import CANDIDATES as GEMM_CANDIDATES
 from tools.bench.gemm import gemm_table
@@ -48,6 +55,7 @@ from tools.bench.model_cases import MODEL_CASES
 from tools.bench.models import model_table
 from tools.bench.products import PRODUCT_CASES, product_table
 from tools.bench.timing import cold, interleave
+from tools.bench.training_calls import PARAMETERS, training_calls_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,6 +252,37 @@ def document(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *document_table(arguments.case or list(DOCUMENT_CASES), arguments.rounds))
 
 
+def budget(arguments: argparse.Namespace, table: Table) -> None:
+    """Saved bytes and time of training steps under `activation_memory_budget`."""
+    columns(table, "case", "budget", "saved MB", "of 1.0", "recomputed", "ms a step", "of 1.0")
+    for name in arguments.case or BUDGET_CASES:
+        points = measure(name, arguments.device, arguments.rounds)
+        for row in budget_rows(points):
+            table.add_row(name, *row)
+        if arguments.picture is not None:
+            arguments.picture.parent.mkdir(parents=True, exist_ok=True)
+            arguments.picture.write_text(picture(name, points))
+
+
+def curves(arguments: argparse.Namespace, table: Table) -> None:
+    """Losses of training, compiled beside eager with the same seed and others."""
+    columns(table, "case", "steps", "first", "last", "noise", "distance", "distance / noise")
+    seeds = range(max(3, arguments.repeats))
+    for name in arguments.case or CURVE_CASES:
+        found = compare_curves(name, arguments.steps, seeds)
+        at = max(range(len(found.noise)), key=lambda k: found.distances[k] / found.noise[k])
+        ends = f"{found.means[0]:.4f}", f"{found.means[-1]:.4f}"
+        worst = f"{found.noise[at]:.5f}", f"{found.distances[at]:.5f}", f"{found.ratio:.3f}"
+        table.add_row(name, f"{at * WINDOW} of {arguments.steps}", *ends, *worst)
+
+
+def training_calls(arguments: argparse.Namespace, table: Table) -> None:
+    """Time per forward and backward whose kernels do nothing."""
+    columns(table, "parameters", "engine us", "flambeau adds us", "torch adds us", "ratio")
+    for count in PARAMETERS:
+        table.add_row(*training_calls_row(count, arguments.device, arguments.rounds))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -273,13 +312,16 @@ def main() -> None:
         "models": models,
         "background": background,
         "document": document,
+        "budget": budget,
+        "training-calls": training_calls,
+        "curves": curves,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
     kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
     names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
     names += (*MODEL_CASES, *CPU_GEMM_CASES, *BACKGROUND_CASES.keys() - MODEL_CASES.keys())
-    names += tuple(DOCUMENT_CASES)
+    names += (*DOCUMENT_CASES, *CURVE_CASES)
     parser.add_argument("--case", action="append", choices=names)
     candidates = dict.fromkeys((*GEMM_CANDIDATES, *CPU_GEMM_CANDIDATES))
     parser.add_argument("--candidate", action="append", choices=candidates, help="of gemm")
@@ -295,6 +337,8 @@ def main() -> None:
         "--limit", type=float, default=600, help="s: a model not compiled then is left out"
     )
     parser.add_argument("--rounds", type=int, default=30, help="turns of each candidate")
+    parser.add_argument("--steps", type=int, default=300, help="of curves")
+    parser.add_argument("--picture", type=Path, help="of budget: the SVG to write")
     arguments = parser.parse_args()
     arguments.device = arguments.device or ("cuda" if arguments.what in OF_GPUS else "cpu")
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")

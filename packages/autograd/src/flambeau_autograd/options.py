@@ -15,7 +15,9 @@ class AutogradOptions:
     "save_all" saves whatever the backward reads, as eager does. `compile_backward_lazily`: call the
     compiler on the backward graph at the first backward, not in `aot`. `recompute_chain`,
     `recompute_span`: min_cut recomputes no value more than this many fusible steps from a saved
-    one, and none whose forward uses lie further apart than this many nodes. `channels_last`: run
+    one, and none whose forward uses lie further apart than this many nodes.
+    `activation_memory_budget`: min_cut saves this share of the bytes that it would save, from 0.0
+    to 1.0, and recomputes more (`memory_budget.py`). `channels_last`: run
     convolutions, and what lies between them, in channels-last layout (with `decompose` only).
     `shape_padding`: pad matrices in half precision on a GPU whose sizes are no multiples of 8,
     where products gain by it (with `decompose` only). `fuse_attention`: compute attention that the
@@ -36,6 +38,7 @@ class AutogradOptions:
     compile_backward_lazily: bool = False
     recompute_chain: int = 24
     recompute_span: int = 100
+    activation_memory_budget: float = 1.0
     channels_last: bool = True
     shape_padding: bool = True
     fuse_attention: bool = True
@@ -45,6 +48,13 @@ class AutogradOptions:
     integer_products: bool | None = None
     check: bool = False
     numerics: Literal["fast", "strict"] = "fast"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.activation_memory_budget <= 1:
+            raise ValueError(
+                "option 'activation_memory_budget' takes a number from 0.0 to 1.0, not "
+                f"{self.activation_memory_budget!r}"
+            )
 
     @property
     def strict(self) -> bool:

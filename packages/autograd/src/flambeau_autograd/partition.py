@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_autograd.checkpointed import inside_regions
 from flambeau_autograd.functionalize import dense_order
+from flambeau_autograd.memory_budget import within_budget
 from flambeau_autograd.operators import happens_once, memory_of
 from flambeau_autograd.reasons import TrainingOnlyMutation
 from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
@@ -111,6 +112,10 @@ def partition(
             inside,
             options,
         )
+        if options.activation_memory_budget < 1:
+            budget = options.activation_memory_budget
+            ends = (joint.inputs, joint.results)
+            saved = within_budget(graph, saved, *ends, wanted, written, budget)
     return _build(joint, _kept_from_writes(joint, saved, written, options.decompose), forward_nodes)
 
 

@@ -74,6 +74,11 @@ def size_in_bytes(value: Value) -> int:
     return hint_of(value.spec.numel) * value.spec.dtype.itemsize
 
 
+def compares_extremes(node: Node) -> bool:
+    """Whether a call may compare elements with their extreme; x != x only finds NaN."""
+    return node.op in _EQUALITIES and len(set(node.operands())) > 1
+
+
 class _Network:
     """The flow network: Value i's edge is (2i, 2i + 1); 0 and 1 are source and sink."""
 
@@ -221,8 +226,7 @@ class _Network:
         return not _widens(node) and self._span(node, out) > self._options.recompute_span
 
     def _is_mask_of_extremes(self, node: Node) -> bool:
-        """Whether a call may compare elements with their extreme; x != x only finds NaN."""
-        if node.op not in _EQUALITIES or len(set(node.operands())) < 2:
+        if not compares_extremes(node):
             return False
         return any(self._is_computed(x) for x in node.operands())
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A captured graph of wrappers that can run again; `reruns` is told of each time."""
+    """A captured graph of wrappers that can run again; `reruns` lists for what it did."""
 
     def __init__(self, gm: fx.GraphModule, reruns: list[str]) -> None:
         self._gm = gm
