@@ -45,6 +45,7 @@ _LIFTS = {aten.lift_fresh.default}
 READS_MEMORY = frozenset(
     {
         aten.as_strided.default,
+        aten.as_strided_copy.default,
         aten.as_strided_scatter.default,
         aten.view.dtype,
         aten.view_as_complex.default,

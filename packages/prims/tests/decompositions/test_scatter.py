@@ -90,3 +90,37 @@ def test_unpooling() -> None:
     values, indices = torch.nn.functional.max_pool3d(x, 2, return_indices=True)
     sizes = ([4, 6, 8], [2, 2, 2], [0, 0, 0])
     check(aten.max_unpool3d.default, values, indices, *sizes, exact=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_slices_filled_with_a_number(dtype: torch.dtype) -> None:
+    make = Make(21, dtype)
+    for _ in range(3):
+        index = make.index(4, 3, negative=True)
+        check(aten.index_fill.int_Scalar, make(5, 4, 3), 1, index, 2)
+        check(aten.index_fill.int_Tensor, make(5, 4), -1, index, make())
+    check(aten.index_fill.int_Scalar, make(), 0, torch.tensor([0]), 2)
+    check(aten.index_fill.int_Scalar, make(0, 4), 1, index, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_flat_places(dtype: torch.dtype) -> None:
+    make = Make(22, dtype)
+    for _ in range(3):
+        check(aten.put.default, make(3, 4), torch.tensor([[3, 11], [-2, 0]]), make(2, 2))
+        check(aten.put.default, make(3, 4), make.index(12, 5, negative=True), make(5), True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_tensors_without_dims(dtype: torch.dtype) -> None:
+    make = Make(23, dtype)
+    for index in (torch.tensor(0), torch.tensor([0])):
+        for shape in ((), (1,)):
+            check(aten.index_copy.default, make(), 0, index, make(*shape))
+            check(aten.scatter.src, make(), 0, index, make(*shape))
+            check(aten.scatter_add.default, make(), -1, index, make(*shape))
+        check(aten.scatter.value, make(), 0, index, 1)
+        check(aten.scatter_reduce.two, make(), 0, index, make(), "sum")
+    if dtype.is_floating_point:
+        check(aten.index_add.default, make(), 0, torch.tensor([0]), make(), alpha=2)
+    check(aten.scatter_add.default, make(3), 0, torch.tensor(2), make())

@@ -11,7 +11,8 @@ from functools import cache
 from flambeau_prims.lazy_exports import import_apart
 
 MODULES = (
-    "pointwise", "activation", "copy", "factory", "view", "index", "scatter", "embedding_bag",
+    "pointwise", "activation", "copy", "factory", "view", "index", "blocks", "scatter",
+    "embedding_bag",
     "reduction", "scan", "sort", "search", "softmax", "norm", "loss", "dropout", "random", "pool",
     "max_pool", "special", "resample", "interpolate", "borders", "grid_sample", "foreach",
 )  # fmt: skip

@@ -25,10 +25,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "lu_unpack", "ormqr",
         "triangular_solve",
     ),
-    "copies of views: one pass over memory, as a kernel would be": (
-        "as_strided_copy", "diagonal_copy", "narrow_copy", "select_copy", "slice_copy",
-        "split_copy", "split_with_sizes_copy", "squeeze_copy", "t_copy", "transpose_copy",
-        "unbind_copy", "unfold_copy", "unsqueeze_copy", "view_as_complex_copy", "view_as_real_copy",
+    "copies of views as complex numbers, or as the parts of these": (
+        "view_as_complex_copy", "view_as_real_copy",
     ),
     "fused attention: a library's kernel": (
         "_scaled_dot_product_flash_attention_for_cpu",
@@ -61,7 +59,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "scatters that do more than store or add": (
         "scatter", "scatter_reduce",
-        "index_reduce", "index_fill", "put", "masked_scatter",
+        "index_reduce", "masked_scatter",
         "as_strided_scatter",
         "unfold_backward", "_unsafe_masked_index_put_accumulate", "take_backward", "bincount",
         "histc", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
@@ -91,7 +89,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "_cummax_helper", "_cummin_helper",
     ),
     "special function without a primitive": (
-        "special_airy_ai", "nextafter", "frexp", "hypot", "ldexp",
+        "special_airy_ai", "nextafter", "frexp", "ldexp",
     ),
     "special function whose iterations are counted by its arguments": (
         "polygamma", "special_zeta", "igamma", "igammac", "gcd", "lcm",
@@ -104,7 +102,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "special_shifted_chebyshev_polynomial_w",
     ),
     "complex numbers": (
-        "_conj", "_neg_view", "view_as_real", "view_as_complex", "angle", "complex", "polar",
+        "_conj", "_neg_view", "view_as_real", "view_as_complex", "complex", "polar",
         "real", "imag",
     ),
     "reads memory as another dtype": ("view",),
@@ -118,14 +116,14 @@ REASONS: dict[str, tuple[str, ...]] = {
         "_embedding_bag_per_sample_weights_backward",
     ),
     "rare, and no faster as loops": (
-        "_chunk_cat", "block_diag", "hash_tensor", "renorm",
+        "hash_tensor",
         "fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask",
-        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "logspace", "tril_indices",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "tril_indices",
         "triu_indices", "_unsafe_masked_index", "_masked_softmax", "_masked_softmax_backward",
         "_fw_primal", "cross", "linalg_cross", "_cdist_forward", "_cdist_backward",
         "_pdist_forward", "_pdist_backward", "_euclidean_dist",
         "multi_margin_loss_backward", "multilabel_margin_loss_backward", "ctc_loss", "_ctc_loss",
-        "multi_margin_loss", "multilabel_margin_loss_forward", "channel_shuffle",
+        "multi_margin_loss", "multilabel_margin_loss_forward",
         "_assert_async",
         "_local_scalar_dense", "item", "equal", "is_same_size", "_has_same_storage_numel",
         "_new_zeros_with_same_feature_meta", "sym_size", "sym_stride", "sym_numel",

@@ -116,6 +116,55 @@ def linspace(b: Builder, start: Operand, end: Operand, steps: Size, **options: A
     return b.cast(b.where(b.lt(place, steps // 2), from_start, from_end), spec.dtype)
 
 
+_BETWEEN = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+
+
+@decomposition(*(getattr(aten.linspace, overload) for overload in _BETWEEN))
+def linspace_tensors(
+    b: Builder, start: Operand, end: Operand, steps: Size, **options: Any
+) -> Value:
+    """The same between 0-dim tensors."""
+    return _spaced(b, start, end, steps)
+
+
+@decomposition(aten.logspace.default, *(getattr(aten.logspace, o) for o in _BETWEEN))
+def logspace(
+    b: Builder, start: Operand, end: Operand, steps: Size, base: float = 10.0, **options: Any
+) -> Value:
+    """Powers of `base` whose exponents are evenly spaced."""
+    return _spaced(b, start, end, steps, base)
+
+
+def _spaced(
+    b: Builder, start: Operand, end: Operand, steps: Size, base: float | None = None
+) -> Value:
+    """Evenly spaced from start to end, or powers of base; computed in float64, rounded once."""
+    spec = b.result
+    numbers = [x for x in (start, end) if not isinstance(x, Value)]
+    if any(isinstance(x, Value) and x.spec.shape for x in (start, end)):
+        return NotImplemented  # eager's error
+    if (
+        any(not isinstance(x, (int, float)) for x in numbers)
+        or not isinstance(steps, int)
+        or not spec.dtype.is_floating_point
+    ):
+        return NotImplemented
+    start, end = (
+        b.expand(b.cast(b.to_device(x, spec.device), torch.float64), spec.shape)
+        if isinstance(x, Value)
+        else b.full(spec.shape, float(x), torch.float64, spec.device)
+        for x in (start, end)
+    )
+    place = b.iota(steps, 0, 1, torch.int64, spec.device)
+    position = b.cast(place, torch.float64)
+    step = b.div(b.sub(end, start), float(max(steps - 1, 1)))
+    from_start = b.add(b.mul(position, step), start)
+    from_end = b.sub(end, b.mul(b.sub(float(steps - 1), position), step))
+    near_start = b.lt(place, steps // 2) if steps > 1 else b.eq(place, 0)
+    spaced = b.where(near_start, from_start, from_end)
+    return b.cast(spaced if base is None else b.pow(base, spaced), spec.dtype)
+
+
 @decomposition(aten.eye.default, aten.eye.m)
 def eye(b: Builder, *args: Any, **options: Any) -> Value:
     """1 on the diagonal."""

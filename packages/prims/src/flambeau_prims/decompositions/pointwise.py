@@ -405,6 +405,27 @@ def atan2(b: Builder, y: Value, x: Value) -> Value:
     return b.atan2(y, x)
 
 
+@decomposition(aten.angle.default)
+def angle(b: Builder, x: Value) -> Value:
+    """pi below 0, else 0; NaN for NaN."""
+    (x,) = b.promote([x], to_float=True)
+    return b.where(b.isnan(x), x, b.where(b.lt(x, 0.0), b.tensor(math.pi, x.spec), 0.0))
+
+
+@decomposition(aten.hypot.default)
+def hypot(b: Builder, x: Value, y: Value) -> Value:
+    """sqrt(x**2 + y**2) without overflow; infinite if either is."""
+    x, y = b.promote([x, y])
+    if not x.spec.dtype.is_floating_point:
+        return NotImplemented
+    x, y = b.abs(x), b.abs(y)
+    long, short = b.maximum(x, y), b.minimum(x, y)
+    ratio = b.div(short, long)
+    length = b.mul(long, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
+    length = b.where(b.eq(long, 0.0), 0.0, length)
+    return b.where(b.bitwise_or(b.isinf(x), b.isinf(y)), math.inf, length)
+
+
 @decomposition(aten.copysign.Tensor, aten.copysign.Scalar)
 def copysign(b: Builder, x: Value, y: Operand) -> Value:
     """|x| with the sign of y."""

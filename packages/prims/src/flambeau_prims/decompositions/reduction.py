@@ -209,6 +209,24 @@ def _norm(b: Builder, x: Value, order: Any, dims: tuple[int, ...]) -> Value:
     return b.pow(b.sum(b.pow(x, ord), dims), 1.0 / ord)
 
 
+@decomposition(aten.renorm.default)
+def renorm(b: Builder, x: Value, p: Any, dim: int, maxnorm: Any) -> Any:
+    """Slices of a dim whose p-norm is greater than maxnorm, shortened to that."""
+    if not isinstance(p, (int, float)) or not isinstance(maxnorm, (int, float)):
+        return NotImplemented
+    if p <= 0 or maxnorm < 0 or not x.spec.dtype.is_floating_point:
+        return NotImplemented  # eager's error
+    wide = b.widen(x)
+    kept = wrap_dim(dim, x.spec.ndim)
+    dims = tuple(d for d in range(x.spec.ndim) if d != kept)
+    norms = _norm(b, b.abs(wide), p, dims)
+    if norms is NotImplemented:
+        return NotImplemented
+    shorter = b.div(b.tensor(maxnorm, norms.spec), b.add(norms, 1e-7))
+    factor = b.where(b.gt(norms, maxnorm), shorter, 1.0)
+    return b.mul(wide, b.spread(factor, dims, x.spec.shape))
+
+
 @decomposition(aten.dist.default)
 def dist(b: Builder, x: Value, y: Value, p: Any = 2) -> Value:
     """The p-norm of a difference."""

@@ -111,8 +111,10 @@ def index_add(
     b: Builder, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1
 ) -> Any:
     """Slices of source, times alpha, added to slices of x."""
-    if not x.spec.shape or not source.spec.shape or not source.spec.dtype.is_floating_point:
+    if not source.spec.dtype.is_floating_point:
         return NotImplemented
+    if not x.spec.shape or not source.spec.shape:
+        return _as_vectors(b, index_add, x, index, source, alpha=alpha)
     dim = wrap_dim(dim, x.spec.ndim)
     if not (isinstance(alpha, int) and alpha == 1):
         source = b.mul(b.widen(source), alpha)
@@ -124,9 +126,56 @@ def index_add(
 def index_copy(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Any:
     """Slices of source in place of slices of x."""
     if not x.spec.shape or not source.spec.shape:
-        return NotImplemented
+        return _as_vectors(b, index_copy, x, index, source)
     dim = wrap_dim(dim, x.spec.ndim)
     return _scattered(b, x, _slices(b, x, dim, index), source, False)
+
+
+@decomposition(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(b: Builder, x: Value, dim: int, index: Value, value: Any) -> Any:
+    """A number in place of slices of x, which may be counted from the end."""
+    if isinstance(value, Value):
+        if value.spec.shape:
+            return NotImplemented  # eager's error
+        value = b.reshape(b.cast(b.to_device(value, x.spec.device), x.spec.dtype), ())
+    elif x.spec.dtype is torch.bool:
+        value = bool(value)
+    if not isinstance(value, Value):
+        value = b.full((), value, x.spec.dtype, x.spec.device)
+    shape = x.spec.shape
+    x = x if shape else b.reshape(x, (1,))
+    dim = wrap_dim(dim, x.spec.ndim)
+    index = b.cast(b.reshape(index, (index.spec.numel,)), torch.int64)
+    part = (*x.spec.shape[:dim], index.spec.numel, *x.spec.shape[dim + 1 :])
+    result = _scattered(b, x, [*[None] * dim, index], b.expand(value, part), False)
+    return result if shape or result is NotImplemented else b.reshape(result, ())
+
+
+@decomposition(aten.put.default)
+def put(b: Builder, x: Value, index: Value, source: Value, accumulate: bool = False) -> Any:
+    """source at, or added at, flat indices, which may be counted from the end."""
+    fits = sizes.known_eq(index.spec.numel, source.spec.numel)
+    if not fits or index.spec.dtype is not torch.int64 or x.spec.dtype is not source.spec.dtype:
+        return NotImplemented  # eager judges
+    flat = b.reshape(x, (x.spec.numel,))
+    index = b.cast(b.reshape(index, (index.spec.numel,)), torch.int64)
+    source = b.reshape(source, (source.spec.numel,))
+    result = _scattered(b, flat, [index], source, accumulate)
+    return result if result is NotImplemented else b.reshape(result, x.spec.shape)
+
+
+def _as_vectors(
+    b: Builder, function: Any, x: Value, index: Value, source: Value, **options: Any
+) -> Any:
+    """A write to places of one dim where some tensors are 0-dim: these are vectors of one."""
+    if x.spec.ndim > 1 or source.spec.ndim > 1 or index.spec.ndim > 1:
+        return NotImplemented
+    if not sizes.known_eq(index.spec.numel, source.spec.numel):
+        return NotImplemented
+    shape = x.spec.shape
+    x, index, source = (b.reshape(t, (t.spec.numel,)) for t in (x, index, source))
+    result = function(b, x, 0, index, source, **options)
+    return result if result is NotImplemented else b.reshape(result, shape)
 
 
 def _slices(b: Builder, x: Value, dim: int, index: Value) -> list[Value | None]:
@@ -181,7 +230,7 @@ def scatter_value(b: Builder, x: Value, dim: int, index: Value, value: Any) -> A
 def _along_dim(b: Builder, x: Value, dim: int, index: Value, src: Value, accumulate: bool) -> Any:
     """src at, or added at, index along one dim and its own place along the others."""
     if not x.spec.shape or not index.spec.shape or not src.spec.shape:
-        return NotImplemented
+        return _as_vectors(b, _along_dim, x, index, src, accumulate=accumulate)
     dim = wrap_dim(dim, x.spec.ndim)
     shape = index.spec.shape
     for d, size in enumerate(shape):

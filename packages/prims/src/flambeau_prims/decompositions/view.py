@@ -210,3 +210,23 @@ def unfold(b: Builder, x: Value, dimension: int, size: int, step: int) -> Any:
     stride = list(x.spec.stride)
     stride[dim] = x.spec.stride[dim] * step
     return b.as_strided(memory_of(x), b.result.shape, (*stride, x.spec.stride[dim]), x.spec.offset)
+
+
+# Copies of views
+
+
+@decomposition(aten.narrow_copy.default)
+def narrow_copy(b: Builder, x: Value, dim: int, start: Size, length: Size) -> Value:
+    """`length` places of one dim, from a start that may count from the end."""
+    size = x.spec.shape[wrap_dim(dim, x.spec.ndim)]
+    return narrow(b, x, dim, start + size if sizes.lt(start, 0) else start, length)
+
+
+_COPIED = {
+    "as_strided": as_strided, "diagonal": diagonal, "select": select, "slice": slice_,
+    "split": split, "split_with_sizes": split, "squeeze": squeeze, "t": t, "transpose": transpose,
+    "unbind": unbind, "unfold": unfold, "unsqueeze": unsqueeze,
+}  # fmt: skip
+for _name, _view in _COPIED.items():
+    _packet = getattr(aten, f"{_name}_copy")
+    decomposition(*(getattr(_packet, o) for o in _packet.overloads() if "out" not in o))(_view)
