@@ -14,7 +14,7 @@ from flambeau_prims.rules.view import view_stride
 from flambeau_prims.strides import wrap_dim
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flambeau_prims.builder import Builder
     from flambeau_prims.spec import Size
@@ -222,7 +222,7 @@ def narrow_copy(b: Builder, x: Value, dim: int, start: Size, length: Size) -> Va
     return narrow(b, x, dim, start + size if sizes.lt(start, 0) else start, length)
 
 
-_COPIED = {
+_COPIED: dict[str, Callable[..., Any]] = {
     "as_strided": as_strided, "diagonal": diagonal, "select": select, "slice": slice_,
     "split": split, "split_with_sizes": split, "squeeze": squeeze, "t": t, "transpose": transpose,
     "unbind": unbind, "unfold": unfold, "unsqueeze": unsqueeze,
