@@ -208,6 +208,33 @@ class Power(torch.autograd.Function):
         return gradient * ctx.exponent * x ** (ctx.exponent - 1), None
 
 
+class Ruled(torch.autograd.Function):
+    """With rules of its own for vmap and jvp, which only these ask for."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return gradient @ w.t() * 3, x.t() @ gradient * 2
+
+    @staticmethod
+    def jvp(ctx: Any, x_tangent: torch.Tensor, w_tangent: torch.Tensor) -> torch.Tensor:
+        x, w = ctx.saved_tensors
+        return (x_tangent @ w + x @ w_tangent) * 7
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor, w: torch.Tensor) -> Any:
+        return Ruled.apply(x.movedim(in_dims[0], 0), w) * 5, 0
+
+
 class Rounded(torch.autograd.Function):
     """A straight-through estimator, differentiable once."""
 
@@ -431,6 +458,10 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
     "jacrev_with_aux": lambda x, w: jacrev(lambda x: (x.sin(), x * 2), has_aux=True)(x[0] @ w),
     "hessian": lambda x, w: hessian(lambda row: (row @ w).sin().sum())(x[0]),
     "grad_of_function": lambda x, w: grad(lambda x: Power.apply(x, 3).sum())(x) @ w,
+    "grad_of_function_with_rules": lambda x, w: grad(
+        lambda x, w: Ruled.apply(x, w).sin().sum(), argnums=(0, 1)
+    )(x, w),
+    "vjp_of_function_with_rules": lambda x, w: vjp(lambda x: Ruled.apply(x, w), x)[1](x @ w),
     "vmap_of_function": lambda x, w: vmap(lambda row: Power.apply(row).sum() * w)(x),
 }
 

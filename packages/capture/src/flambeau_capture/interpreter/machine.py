@@ -214,7 +214,7 @@ class Machine:
         self.depth = 0
         self.handling: BaseException | None = None
         self.stop_value: Any = None
-        self.transforms = 0
+        self.transforms: list[str] = []
         """Function transforms around what is being interpreted."""
         self.positions = 0
         """Calls around it that map functions over positions, with which these may index."""

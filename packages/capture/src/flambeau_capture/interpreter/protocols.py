@@ -201,7 +201,7 @@ class Recorder(Protocol):
     and the operations of Python, which the floors above define.
     """
 
-    transforms: int
+    transforms: list[str]
     backwards: int
     observed_is_compiling: bool
     of_the_process: str

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 _PATTERNS = 3
 """Up to so many results the backward is captured for every pattern of undefined gradients."""
 
+_MAPPING = frozenset({"torch.vmap", "torch.func.jacfwd", "torch.func.jacrev"})
+_FORWARD = frozenset({"torch.func.jvp", "torch.func.jacfwd"})
+"""The transforms that ask a Function for its vmap or its jvp."""
+
 _PLAIN_RESULTS = (type(None), int, float, bool, str, torch.dtype, torch.device, torch.Size)
 _ONCE = {
     code for code in once_differentiable.__code__.co_consts if isinstance(code, types.CodeType)
@@ -127,11 +131,11 @@ class _Application:
             raise _break(cls, "apply takes no keyword arguments")
         self.function, self.args = forward, args
         self.tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        transformed = machine.transforms > 0
+        transformed = bool(machine.transforms)
         if transformed and self.setup is None:
             raise _break(cls, "a Function without setup_context is called in a function transform")
-        if transformed and load_attr(machine, cls, "vmap") is not Function.vmap:
-            raise _break(cls, "a Function with a vmap of its own is called in a function transform")
+        if self._within(_MAPPING) and load_attr(machine, cls, "vmap") is not Function.vmap:
+            raise _break(cls, "a Function with a vmap of its own is called in torch.vmap")
         # In a backward, the tensors would require grad if that is differentiated in turn.
         always = transformed or machine.backwards > 0
         self.ctx.needs_input_grad = tuple(
@@ -140,9 +144,12 @@ class _Application:
         self.differentiated = any(self.ctx.needs_input_grad) and (
             torch.is_grad_enabled()
             or machine.backwards == 1
-            or (transformed and machine.backwards <= machine.transforms)
+            or (transformed and machine.backwards <= len(machine.transforms))
         )
         self.transformed = transformed
+
+    def _within(self, transforms: frozenset[str]) -> bool:
+        return not transforms.isdisjoint(self.machine.transforms)
 
     def run(self) -> Any:
         """Interpret both functions, record the node, and give what the program's apply gives."""
@@ -290,8 +297,8 @@ class _Application:
         backward = load_attr(self.machine, self.cls, "backward")
         if backward is Function.backward:
             backward = load_attr(self.machine, self.cls, "vjp")
-        if load_attr(self.machine, self.cls, "jvp") is not Function.jvp and self.transformed:
-            raise _break(self.cls, "a Function with a jvp of its own in a function transform")
+        if self._within(_FORWARD) and load_attr(self.machine, self.cls, "jvp") is not Function.jvp:
+            raise _break(self.cls, "a Function with a jvp of its own is called in torch.func.jvp")
         return backward
 
     def _is_once(self) -> bool:

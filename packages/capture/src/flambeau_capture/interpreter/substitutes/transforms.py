@@ -88,7 +88,7 @@ def _record(
     """Interpret `function(*args, **kwargs)` into a graph with these `parameters`."""
     tape = machine.tape
     mark = tape.values_made()
-    machine.transforms += 1
+    machine.transforms.append(what)
     try:
         values = [
             tape.declare(parameter, f"arg_{at}")  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def _record(
         is_random = any(not call.pure and not call.mutates for call in calls)
         return _Transformed(graph, lifted, spec, aux_spec, is_random)
     finally:
-        machine.transforms -= 1
+        machine.transforms.pop()
         tape.mark_inside(mark, what)
 
 
