@@ -37,7 +37,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("freezing", [False, True])
-def test_images(name: str, dtype: torch.dtype, freezing: bool) -> None:
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=str)
+def test_images(name: str, dtype: torch.dtype, freezing: bool, layout: Any) -> None:
     size = 1 if name == "1x1" else 3
     settings, zero = SETTINGS[name], 131 if dtype is torch.uint8 else -3
 
@@ -52,18 +53,18 @@ def test_images(name: str, dtype: torch.dtype, freezing: bool) -> None:
         def forward(self, q: torch.Tensor) -> torch.Tensor:
             x = quantised.dequantize_per_tensor(q, 0.0213, zero, *BOUNDS[dtype])
             d = quantised.dequantize_per_channel(self.w, self.s, self.z, 0, *I8)
-            return torch.cat([F.conv2d(x, d, bias, **settings) for bias in (self.b, None, self.b)])
+            return torch.cat([F.conv2d(x, d, bias, **settings) for bias in (self.b, None, -self.b)])
 
     layer = Layer()
     options = {"integer_products": True, "freezing": freezing}
     run = flambeau.compile(layer, fullgraph=True, options=options)
-    q = integers(dtype, 2, 17, 9, 11).contiguous(memory_format=torch.channels_last)
+    q = integers(dtype, 2, 17, 9, 11).contiguous(memory_format=layout)
     with torch.no_grad():
         ours, theirs = run(q), layer(q)
     held = dict(layer.named_buffers())
     scale, points = (held[name].double()[:, None, None, None] for name in "sz")
     w, x = (held["w"].double() - points) * scale, (q.double() - zero) * 0.0213
-    biases = held["b"].double(), None, held["b"].double()
+    biases = held["b"].double(), None, -held["b"].double()
     exact = torch.cat([F.conv2d(x, w, bias, **settings) for bias in biases])
     assert ours.dtype is theirs.dtype and ours.stride() == theirs.stride()
     error, allowed = ((each - exact).abs().max().item() for each in (ours, theirs))

@@ -6,8 +6,8 @@
         i: i8[81, 576] = prims.reshape(windows of p as (n, h, w, kernel's h, kernel's w, c))
         y = the product of i and w as (576, 96), as (n, c, h, w)
 
-Only where channels are many enough to be read as words, and images are channels-last: then the
-copies of pixels are of whole rows of channels.
+Only where channels are many enough to be read as words, and results are channels-last: then the
+copies of pixels are of whole rows of channels. An image in another order is copied first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flambeau_autograd.quantised_factors import (
 )
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Node, Value
-from flambeau_prims.strides import is_channels_last
+from flambeau_prims.strides import is_channels_last, is_contiguous
 
 if TYPE_CHECKING:
     from flambeau_prims.builder import Builder
@@ -75,6 +75,8 @@ def _convolution(node: Node) -> _Convolution | None:
     outputs, channels, *kernel = weight.spec.shape
     if min(outputs, channels) < FEWEST_CHANNELS or channels * prod(kernel) > MOST_DEPTH:
         return None
+    if x.producer is not None and x.producer.op is prims.clone:
+        x = x.producer.args[0]  # in another layout
     if any(each.producer is None or each.producer.op is not prims.mul for each in (x, weight)):
         return None
     return _Convolution(x, weight, bias, _pair(stride), _pair(padding), _pair(dilation))
@@ -93,6 +95,8 @@ def rewrite_convolution(b: Builder, node: Node) -> bool:
     b.line = node.where
     x, weight = _quantised(b, call.x, ()), _quantised(b, call.weight, (0,))
     if x is None or weight is None or not is_near(x.zero):
+        return False
+    if not is_channels_last(out.spec):
         return False
     n, outputs, *pixels = out.spec.shape
     windows = _windows(b, call, x, pixels)
@@ -145,14 +149,17 @@ def _windows(b: Builder, call: _Convolution, x: Quantised, pixels: list[Any]) ->
     """(n, h, w, kernel's h, kernel's w, channels): what each pixel of the result is computed from,
     a view of the padded image.
     """
-    if not is_channels_last(x.integers.spec):
-        return None
     image = b.permute(x.integers, (0, 2, 3, 1))
     if any(call.padding):
         if isinstance(x.zero, Value) or x.zero not in range(-128, 128):
             return None
         margins = (0, *call.padding, 0)
         image = b.pad(image, margins, margins, int(x.zero))
+    if not is_contiguous(image.spec):
+        copy = Value(b.fresh_name(), image.spec.fresh(image.spec.shape))
+        copy.producer = Node(prims.clone, (image,), {}, (copy,), b.line)
+        b.nodes.append(copy.producer)
+        image = copy
     n, _, _, channels = image.spec.shape
     step_n, *steps, step_c = image.spec.stride
     moves = [step * size for step, size in zip(steps, call.stride, strict=True)]
