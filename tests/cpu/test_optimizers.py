@@ -157,6 +157,20 @@ def test_changing_learning_rates_do_not_recompile_for_ever(
     assert len(kinds(compiled)) <= 3
 
 
+@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW, optim.SGD, optim.Adagrad])
+def test_learning_rates_of_fused_steps_do_not_recompile_for_ever(kind: Any) -> None:
+    compiled = compare(
+        lambda: stepping(
+            lambda parameters: kind(parameters, lr=0.1, fused=True),
+            step_and_zero,
+            lambda optimizer: optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        ),
+        calls=10,
+        fullgraph=True,
+    )
+    assert len(kinds(compiled)) <= 3
+
+
 def test_groups_and_set_to_zero() -> None:
     def make(parameters: Any) -> optim.Optimizer:
         groups = [{"params": parameters[:2], "lr": 0.3}, {"params": parameters[2:]}]

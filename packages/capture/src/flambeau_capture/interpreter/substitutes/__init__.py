@@ -15,6 +15,7 @@ from flambeau_capture.interpreter.substitutes import (
     control_flow,
     copying,
     evaluation,
+    fused_optimizers,
     higher_order,
     introspection,
     iterables,
@@ -37,7 +38,7 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
     "compiler_functions", "control_flow", "copying", "dynamo_substitute", "evaluation",
-    "higher_order", "introspection", "iterables", "modules", "numbers", "output", "random",
-    "references", "tensors", "threads", "torch_state", "transforms", "triton_kernels",
-    "user_overrides",
+    "fused_optimizers", "higher_order", "introspection", "iterables", "modules", "numbers",
+    "output", "random", "references", "tensors", "threads", "torch_state", "transforms",
+    "triton_kernels", "user_overrides",
 ]  # fmt: skip
