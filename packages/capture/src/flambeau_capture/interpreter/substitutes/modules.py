@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.modules.module as module_file
 from torch.autograd.graph import register_multi_grad_hook
+from torch.fx.graph_module import _WrappedCall
 from torch.optim.optimizer import Optimizer, _get_value, _use_grad_for_differentiable
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
@@ -248,6 +249,14 @@ def _registering(method: Any) -> Substitute:
 
 for _method in (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook):
     substitute_for(_method)(_registering(_method))
+
+
+@substitute_for(_WrappedCall.__call__)
+def _call_graph_module(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """Past the handler, which raises every exception again: it only prints where one is from."""
+    wrapped, module, *given = args
+    function = wrapped.cls_call or super(wrapped.cls, module).__call__.__func__
+    return machine.call(function, (module, *given), kwargs)
 
 
 @substitute_for(register_multi_grad_hook)
