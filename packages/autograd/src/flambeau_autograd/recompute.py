@@ -8,8 +8,8 @@ that must not be recomputed hangs on the source instead. Never recomputed are se
 their operand, and, because recomputing would cost more time than reading:
 
 - what a HEAVY call of the backward reads: it is in memory there anyhow;
-- what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory
-  there anyhow;
+- what the forward reads over a span of more than `options.recompute_span` calls, or in front of a
+  separate kernel and behind it, as a residual connection does: it stood in memory there anyhow;
 - what several calls of the forward read, if it is computed from random words: it stood in memory
   there, and words cost as much as dozens of additions;
 - what joins overlapping slices of one Value: pooling reads a window for each element;
@@ -23,6 +23,7 @@ capacity, and is computed again, but for such comparisons.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -109,6 +110,12 @@ class _Network:
         self._flow = FlowNetwork(2 * len(self._values) + 2)
         self._users = graph.users()
         self._order = {node: position for position, node in enumerate(graph.nodes)}
+        self._heavy_before = list(
+            accumulate(
+                node in forward_nodes and work(node.op) is Work.HEAVY for node in graph.nodes
+            )
+        )
+        """Of each call, how many heavy calls of the forward are there up to it."""
         self._depth: dict[Value, int] = {}
         self._slices: dict[Value, frozenset[Value]] = {}
         """The slices that a recomputed Value reads of others."""
@@ -187,9 +194,21 @@ class _Network:
         return 1 + factor * size_in_bytes(value)
 
     def _stands_in_memory(self, value: Value) -> bool:
-        if value.producer is not None and work(value.producer.op) in (Work.HEAVY, Work.ONCE):
+        node = value.producer
+        if node is not None and work(node.op) in (Work.HEAVY, Work.ONCE):
+            return True
+        if node is not None and self._is_read_behind_heavy_calls(node, value):
             return True
         return any(self._reads_memory(user) for user in self._users[value] if user in self._forward)
+
+    def _is_read_behind_heavy_calls(self, node: Node, value: Value) -> bool:
+        """Whether the forward reads a value in two kernels or more, with heavy calls between them,
+        as a residual connection does.
+        """
+        places = [self._order[user] for user in self._users[value] if user in self._forward]
+        if len(places) < 2:
+            return False
+        return self._heavy_before[max(places)] > self._heavy_before[min(places)]
 
     def _in_backward(self, node: Node) -> bool:
         return any(out in self._after for out in node.outputs)
@@ -223,7 +242,10 @@ class _Network:
         if any(self._heavy_in_backward(user) for user in users):
             return True
         # Kernels that read a widened value read what it is made of: that stands in memory.
-        return not _widens(node) and self._span(node, out) > self._options.recompute_span
+        return not _widens(node) and (
+            self._span(node, out) > self._options.recompute_span
+            or self._is_read_behind_heavy_calls(node, out)
+        )
 
     def _is_mask_of_extremes(self, node: Node) -> bool:
         if not compares_extremes(node):

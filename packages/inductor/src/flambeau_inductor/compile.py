@@ -9,9 +9,11 @@ from flambeau_inductor.emit_program import build_attention_kernels, build_kernel
 from flambeau_inductor.ir import format_kernel
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
+from flambeau_inductor.repeat_program import extend_program
 from flambeau_inductor.tuning.dequantised import multiply_quantised
 from flambeau_inductor.tuning.integer_products import multiply_integers
 from flambeau_inductor.tuning.tune import tune
+from flambeau_prims.repeated_regions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +43,15 @@ def compile_graph(
     cost models, which then choose kernels for products of quantised factors that nobody measures.
     """
     options = options or InductorOptions()
+    if tuner is None or not options.tunes:
+        short = shorten(graph)
+        if short is not None:
+            program = compile_graph(
+                short.graph, options, backends=backends, spends_inputs=spends_inputs, facts=facts
+            )
+            extended = extend_program(short, program)
+            if extended is not None:
+                return extended
     schedule = schedule_graph(graph, options, spends_inputs)
     if facts is not None and not (tuner is not None and options.tunes_gemm):
         schedule = multiply_quantised(schedule, options, facts, spends_inputs)
