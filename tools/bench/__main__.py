@@ -16,6 +16,7 @@ python -m tools.bench gemm --device cpu                the same on a CPU, its ow
 python -m tools.bench products [--case ...]            linear layers on a CPU, with max-autotune
 python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
 python -m tools.bench background [--case resnet18_1 ...]   eager calls while an entry is compiled
+python -m tools.bench regions [--repeats 3]            first calls of 8 and 80 equal layers: CPU s
 python -m tools.bench document [--case numpy ...]      four programs of a page, each mode: ms a call
 python -m tools.bench budget [--case ...] [--picture a.svg]    saved bytes, ms a training step
 python -m tools.bench curves [--case gpt2 ...] [--steps 300]   losses beside eager's, in its noise
@@ -54,6 +55,7 @@ from tools.bench.kernels import kernel_table
 from tools.bench.model_cases import MODEL_CASES
 from tools.bench.models import model_table
 from tools.bench.products import PRODUCT_CASES, product_table
+from tools.bench.regions import region_table
 from tools.bench.timing import cold, interleave
 from tools.bench.training_calls import PARAMETERS, training_calls_row
 
@@ -283,6 +285,11 @@ def training_calls(arguments: argparse.Namespace, table: Table) -> None:
         table.add_row(*training_calls_row(count, arguments.device, arguments.rounds))
 
 
+def regions(arguments: argparse.Namespace, table: Table) -> None:
+    """First calls of stacks of equal layers, few and many."""
+    fill(table, *region_table(arguments.repeats))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -315,6 +322,7 @@ def main() -> None:
         "budget": budget,
         "training-calls": training_calls,
         "curves": curves,
+        "regions": regions,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
