@@ -135,16 +135,19 @@ def inductor(context: Context) -> Backend:
                 stage(HIDDEN if tuner else "inductor"),
                 recording_cache_use(graph_report.cache),
             ):
-                program = stored_graphs.read_program(graph_report, graph, kind, context)
-                if program is None:
-                    program = compile_graph(
+                program = stored_graphs.stored_or_compiled(
+                    graph_report,
+                    graph,
+                    kind,
+                    context,
+                    lambda: compile_graph(
                         graph,
                         context.options.inductor,
                         spends_inputs=kind == "backward",
                         tuner=tuner,
                         facts=facts,
-                    )
-                    stored_graphs.write_program(graph_report, graph, kind, program, context)
+                    ),
+                )
             if graph_report.folder is not None:
                 graph_report.folder.lowered(graph, program, context.options.inductor)
             graph_report.functional[len(graph_report.programs)] = graph

@@ -44,6 +44,7 @@ from flambeau_prims.spec import Spec
 from flambeau_runtime import program_json
 from flambeau_runtime.build import isa
 from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use
+from flambeau_runtime.cache_locks import one_at_a_time
 from flambeau_runtime.environment_errors import CacheError, EnvironmentProblem
 from flambeau_runtime.executor import load
 from flambeau_runtime.object_stores import cache_of
@@ -51,7 +52,7 @@ from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import Extern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import fx
 
@@ -223,6 +224,27 @@ def read_program(report: GraphReport, graph: Graph, kind: str, context: Context)
         return None if text is None else program_json.decode(json.loads(text)["program"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def stored_or_compiled(
+    report: GraphReport,
+    graph: Graph,
+    kind: str,
+    context: Context,
+    compile_program: Callable[[], Program],
+) -> Program:
+    """The Program of a functional graph: the stored one, or one that this process compiles while
+    others that need it wait.
+    """
+    program = read_program(report, graph, kind, context)
+    if program is not None:
+        return program
+    with _compiling_once(PROGRAM, _key_of_program(report, graph, kind), context) as stored:
+        program = read_program(report, graph, kind, context) if stored else None
+        if program is None:
+            program = compile_program()
+            write_program(report, graph, kind, program, context)
+        return program
 
 
 def write_program(
@@ -555,6 +577,35 @@ def stored_first(context: Context, backend: Callable[..., Compiled]) -> Callable
     """A backend that compiles only the graphs that are not stored."""
 
     def look_up(gm: fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        return read(gm, example_inputs, context) or backend(gm, example_inputs)
+        found = read(gm, example_inputs, context)
+        if found is not None:
+            return found
+        try:
+            key = key_of_graph(gm, example_inputs, context)
+        except NotStored:
+            return backend(gm, example_inputs)
+        if torch.is_grad_enabled() and any(
+            isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs
+        ):
+            return backend(gm, example_inputs)  # its Programs are stored, one by one
+        with _compiling_once(KIND, key, context) as stored:
+            found = read(gm, example_inputs, context) if stored else None
+            return found or backend(gm, example_inputs)
 
     return look_up
+
+
+@contextlib.contextmanager
+def _compiling_once(kind: str, key: str, context: Context) -> Iterator[bool]:
+    """A block that one process of the host runs at a time for a key: whether another has stored
+    something under it meanwhile.
+    """
+    runtime = context.options.runtime
+    if not key or not runtime.use_cache:
+        yield False
+        return
+    cache = Cache(runtime.cache_dir)
+    with one_at_a_time(cache, kind, key):
+        with recording_cache_use(CacheUse()):
+            stored = cache.read(kind, key) is not None
+        yield stored

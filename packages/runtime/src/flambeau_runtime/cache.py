@@ -176,6 +176,11 @@ class Cache:
             write_atomically(path, content)
         return path
 
+    def lock_file(self, kind: str, key: str) -> Path:
+        """The file that a process locks while it makes the object of a key."""
+        with self._writing():
+            return self._folder("locks") / f"{kind}-{key}"
+
     @contextlib.contextmanager
     def working_directory(self) -> Iterator[Path]:
         """A private folder for a build, removed when closed."""

@@ -21,7 +21,8 @@ import torch
 
 from flambeau_runtime import native
 from flambeau_runtime.build.triton import Cubin, build_cubin
-from flambeau_runtime.cache import binding, key_of
+from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use
+from flambeau_runtime.cache_locks import one_at_a_time
 from flambeau_runtime.environment_errors import CompilerUnusable
 from flambeau_runtime.object_stores import cache_of
 from flambeau_runtime.program import Launch
@@ -118,9 +119,28 @@ def cubin(
     facts = json.dumps([kernel.name, meta, target, aligned], sort_keys=True)
     key = key_of("triton", version("triton"), facts, text)
     stored = cache.read("triton", key) if options.use_cache else None
+    if stored is None and options.use_cache:
+        with one_at_a_time(cache, "triton", key):
+            with recording_cache_use(CacheUse()):  # the miss is counted
+                stored = Cache(cache.root).read("triton", key)
+            if stored is None:
+                return _build_and_store(text, kernel, meta, target, cache, key, aligned=aligned)
     if stored is not None:
         with contextlib.suppress(ValueError):
             return Cubin.from_bytes(stored)
+    return _build_and_store(text, kernel, meta, target, cache, key, aligned=aligned)
+
+
+def _build_and_store(
+    text: str,
+    kernel: Kernel,
+    meta: dict[str, Any],
+    target: int,
+    cache: Cache,
+    key: str,
+    *,
+    aligned: bool,
+) -> Cubin:
     try:
         built = build_cubin(text, kernel.name, meta, target, aligned=aligned)
         while built.spills and built.warps < meta.get("most_warps", 0):

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flambeau_runtime.build import isa, sanitizer
-from flambeau_runtime.cache import Cache, binding, key_of, unwritable
+from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use, unwritable
+from flambeau_runtime.cache_locks import KeyLock, one_at_a_time
 from flambeau_runtime.environment_errors import (
     CacheError,
     CompilerNotFound,
@@ -165,12 +166,44 @@ def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
             if path is not None:
                 result[key] = path
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in result}
-    if missing:
-        with cache.working_directory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            running = {key: pool.submit(_compile, tools, text, key, folder, cache) for key, text in missing.items()}
-            for key, compiled in running.items():
-                result[key] = cache.store("cpp", key, compiled.result(), ".so")
+    if missing and options.use_cache:
+        result |= _built_once(missing, tools, cache)
+    elif missing:
+        result |= _build_all(missing, tools, cache)
     return [result[key] for key in keys]
+
+
+def _built_once(missing: dict[str, str], tools: Toolchain, cache: Cache) -> dict[str, Path]:
+    """Build what no other process builds just now, then take what others have built."""
+    locks = {key: KeyLock(cache, "cpp", key) for key in missing}
+    result: dict[str, Path] = {}
+    try:
+        own = {key for key, lock in locks.items() if lock.acquire()}
+        # Another process may have stored it since we looked.
+        result = {key: path for key in own if (path := _stored(cache, key)) is not None}
+        result |= _build_all({key: missing[key] for key in own - result.keys()}, tools, cache)
+    finally:
+        for lock in locks.values():
+            lock.release()
+    for key in missing.keys() - result.keys():
+        with one_at_a_time(cache, "cpp", key):
+            path = _stored(cache, key)
+            result |= {key: path} if path else _build_all({key: missing[key]}, tools, cache)
+    return result
+
+
+def _stored(cache: Cache, key: str) -> Path | None:
+    """What another process has stored here since the miss, which is counted."""
+    with recording_cache_use(CacheUse()):
+        return Cache(cache.root).lookup("cpp", key)
+
+
+def _build_all(missing: dict[str, str], tools: Toolchain, cache: Cache) -> dict[str, Path]:
+    if not missing:
+        return {}
+    with cache.working_directory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        running = {key: pool.submit(_compile, tools, text, key, folder, cache) for key, text in missing.items()}
+        return {key: cache.store("cpp", key, compiled.result(), ".so") for key, compiled in running.items()}
 
 
 def _compile(tools: Toolchain, text: str, key: str, folder: Path, cache: Cache) -> bytes:
