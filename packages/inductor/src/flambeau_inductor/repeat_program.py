@@ -200,8 +200,8 @@ class _Extension:
             )
             for window, (here, next_one) in enumerate(pairwise(run.outside))
         )
-        stretch = max(links.split(b"\0"), key=len)
-        first, count = links.index(stretch), len(stretch) + 1
+        linked = max(links.split(b"\0"), key=len)
+        first, count = links.index(linked), len(linked) + 1
         if count < LEAST_WINDOWS:
             raise _NotRepeated
         start = run.start + first * run.length

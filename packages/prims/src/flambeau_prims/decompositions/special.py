@@ -242,7 +242,7 @@ def i1(b: Builder, x: Value) -> Value:
 def _k(b: Builder, x: Value, *, order: int, scaled: bool) -> Value:
     """K of order 0 or 1, times exp(x) if `scaled`; infinite at 0, NaN below."""
     z = b.mul(x, x)
-    grown = b.mul(b.log(b.mul(x, 0.5)), series(b, z, f"i{order}_small"))
+    grown = b.mul(b.sub(b.log(x), math.log(2.0)), series(b, z, f"i{order}_small"))
     near = series(b, z, f"k{order}_near")
     near = b.sub(near, grown) if order == 0 else b.add(b.div(near, x), b.mul(grown, x))
     far = b.div(series(b, b.reciprocal(x), f"k{order}_far"), b.sqrt(x))
