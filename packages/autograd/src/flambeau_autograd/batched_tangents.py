@@ -11,13 +11,12 @@ the batch becomes a dim in front. A graph that cannot be mapped runs once for ea
 from __future__ import annotations
 
 import operator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
 from flambeau_autograd.operators import happens_once
 from flambeau_prims import primitives as prims
@@ -27,7 +26,7 @@ from flambeau_prims.unsupported import Unsupported
 from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from flambeau_autograd.graph_call import Compiled
@@ -155,31 +154,40 @@ def _module(graph: Graph, given: Sequence[Any], batched: Sequence[bool]) -> fx.G
     return fx.GraphModule(torch.nn.Module(), result)
 
 
+@contextmanager
+def _without_innermost_transform() -> Iterator[None]:
+    layer = _functorch.pop_dynamic_layer_stack()
+    try:
+        yield
+    finally:
+        _functorch.push_dynamic_layer_stack(layer)
+
+
 class _Layer:
     """One level of batches: of `torch.vmap`, or of the engine's own (`is_grads_batched`)."""
 
-    def __init__(self, level: int, interpreter: Any) -> None:
-        self._level, self._interpreter = level, interpreter
+    def __init__(self, level: int, *, is_transform: bool) -> None:
+        self._level, self._is_transform = level, is_transform
 
     @classmethod
     def innermost(cls) -> _Layer:
         """The level that calls of this thread run at."""
-        if _functorch.peek_interpreter_stack() is not None:
-            interpreter = retrieve_current_functorch_interpreter()
-            return cls(interpreter.level(), interpreter)
+        interpreter = _functorch.peek_interpreter_stack()
+        if interpreter is not None:
+            return cls(interpreter.level(), is_transform=True)
         level = torch._C._vmapmode_increment_nesting()
         torch._C._vmapmode_decrement_nesting()
-        return cls(level - 1, None)
+        return cls(level - 1, is_transform=False)
 
     def below(self) -> AbstractContextManager[Any]:
         """Under which calls run at the level outside of this one."""
-        return nullcontext() if self._interpreter is None else self._interpreter.lower()
+        return _without_innermost_transform() if self._is_transform else nullcontext()
 
     def without(self, x: Any) -> tuple[Any, bool]:
         """An argument with its batch of this level as dim 0, and whether it has one."""
         if not isinstance(x, torch.Tensor):
             return x, False
-        if self._interpreter is not None:
+        if self._is_transform:
             if not _is_batched(x) or _functorch.maybe_get_level(x) != self._level:
                 return x, False
             return _functorch.get_unwrapped(x).movedim(_functorch.maybe_get_bdim(x), 0), True
@@ -189,6 +197,6 @@ class _Layer:
 
     def batch(self, x: torch.Tensor) -> torch.Tensor:
         """A batch at this level, of a tensor whose dim 0 it is."""
-        if self._interpreter is not None:
+        if self._is_transform:
             return _functorch._add_batch_dim(x, 0, self._level)
         return torch._add_batch_dim(x, 0, self._level)
