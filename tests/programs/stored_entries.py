@@ -2,8 +2,8 @@
 
 `python -m tests.programs.stored_entries write` makes and stores the entries; `... read` is the next
 process. For the programs of `CHANGED` something is different there: a closure, a class, a switch of
-torch. Each prints, as JSON, what became of the call: "stored" where the entry was read, "capture"
-where it was not; all results are compared with eager's.
+torch. Names of programs may follow. Each prints, as JSON, what became of the call: "stored" where
+the entry was read, "capture" where it was not; all results are compared with eager's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch.nn.modules.module import register_module_forward_hook
 import flambeau
 from flambeau_capture.compiled import state_of
 
-LATER = sys.argv[1:] == ["read"]
+LATER = sys.argv[1:2] == ["read"]
 """Whether this is the second process."""
 
 Program = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -41,6 +41,10 @@ SURROUNDED: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {}
 """What the second process calls a program of CHANGED in."""
 OPTIONS: dict[str, dict[str, Any]] = {"dynamic_sizes": {"dynamic": True}}
 """What the second process compiles a program of CHANGED with, and both one of SAME."""
+TRAINED: dict[str, Callable[..., Any]] = {}
+"""What is done with the compiled function of a program of SAME or CHANGED, with gradients on: a
+function of it and the arguments, whose results are compared.
+"""
 
 
 def same(program: Program) -> Program:
@@ -51,6 +55,14 @@ def same(program: Program) -> Program:
 def changed(program: Program) -> Program:
     CHANGED[program.__name__] = program
     return program
+
+
+def trained(use: Callable[..., Any]) -> Callable[[Program], Program]:
+    def decorate(program: Program) -> Program:
+        TRAINED[program.__name__] = use
+        return program
+
+    return decorate
 
 
 def of_the_process(program: Program) -> Program:
@@ -252,7 +264,200 @@ def a_cached_function() -> Any:
     return lambda x: x * cached(2), (x(),)
 
 
+# ---------------------------------------------------------------- the same, with graph breaks
+
+
+def opaque(x: torch.Tensor) -> float:
+    """What capture cannot see through: the graph ends before it."""
+    return float(sorted([x.sum(), x.min()], key=lambda value: float(value))[0])
+
+
+@same
+def a_break() -> Any:
+    def broken(x: torch.Tensor) -> Any:
+        y = x.sin()
+        opaque(y)
+        return (y * 2).cos()
+
+    return broken, (x(),)
+
+
+def passed_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    @passed_on
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x)
+        flambeau.compiler.graph_break()
+        return y * 2
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for _ in range(2):
+            x = torch.tanh(self.scaled(x + 1))
+        return x, self.inner(x)
+
+
+@same
+def breaks_below_a_module() -> Any:
+    return Broken(), (x(),)
+
+
+@same
+@trained(lambda function, x: torch.autograd.grad(function(x)[1].sum(), function.parameters()))
+def trained_with_breaks() -> Any:
+    return Broken(), (x(),)
+
+
+@same
+def an_assumption_about_data() -> Any:
+    return lambda x: x + 1 if x.sum() > 0 else x - 1, [(x().abs(),), (-x().abs(),)]
+
+
+@changed
+def code_behind_a_break() -> Any:
+    if LATER:
+
+        def broken(x: torch.Tensor) -> Any:
+            y = x.sin()
+            opaque(y)
+            return y - 1
+    else:
+
+        def broken(x: torch.Tensor) -> Any:
+            y = x.sin()
+            opaque(y)
+            return y + 1
+
+    return broken, (x(),)
+
+
+@changed
+def a_function_behind_a_break() -> Any:
+    function = chosen(torch.sin, torch.cos)
+
+    def broken(x: torch.Tensor) -> Any:
+        flambeau.compiler.graph_break()
+        return function(x)
+
+    return broken, (x(),)
+
+
+# ---------------------------------------------------------------- the same, with a backward
+
+
+def _gradients(function: Any, *arguments: Any) -> Any:
+    """A loss, and its gradients to the arguments and parameters."""
+    parameters = list(function.parameters()) if isinstance(function, nn.Module) else []
+    inputs = [x.clone().requires_grad_() for x in arguments]
+    torch.manual_seed(2)
+    loss = sum((out * out).sum() for out in _flat(function(*inputs)))
+    return loss, *torch.autograd.grad(loss, [*inputs, *parameters])
+
+
+def _flat(results: Any) -> Any:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _some_gradients(function: Any, *arguments: Any) -> Any:
+    """Gradients of results one by one, those of the second process in another order."""
+    inputs = [x.clone().requires_grad_() for x in arguments]
+    results = function(*inputs)
+    kept = [
+        torch.autograd.grad(result.sum(), inputs, retain_graph=True, allow_unused=True)
+        for result in chosen(results[:1], results[::-1])
+    ]
+    return kept, torch.autograd.grad(sum(result.sum() for result in function(*inputs)), inputs)
+
+
+def _second_derivatives(function: Any, *arguments: Any) -> Any:
+    inputs = [x.clone().requires_grad_() for x in arguments]
+    first = torch.autograd.grad(function(*inputs).sum(), inputs, create_graph=True)
+    return first, torch.autograd.grad(sum((one * one).sum() for one in first), inputs)
+
+
+def _with_a_write(function: Any, *arguments: Any) -> Any:
+    """What the backward reads is written to: an error."""
+    inputs = [x.clone().requires_grad_() for x in arguments]
+    results = function(*inputs)
+    with torch.no_grad():
+        inputs[0].add_(1)
+    try:
+        return torch.autograd.grad(results.sum(), inputs)
+    except RuntimeError as error:
+        return str(error).partition("[")[0]
+
+
+@same
+@trained(_gradients)
+def trained_module() -> Any:
+    net = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Dropout(), nn.Linear(8, 2))
+    return net, (x(),)
+
+
+@same
+@trained(_gradients)
+def trained_statistics() -> Any:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).double()
+    return net, (torch.randn(2, 3, 8, 8).double(),)
+
+
+@same
+@trained(_gradients)
+def trained_views() -> Any:
+    def views(x: torch.Tensor, y: torch.Tensor) -> Any:
+        z = x * y
+        return z.t(), z[1:], x.view(-1)
+
+    return views, (x(), x())
+
+
+@same
+@trained(_some_gradients)
+def some_results() -> Any:
+    def results(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (x * y).exp(), (x + y).sin().sum(0), y.log_softmax(-1)
+
+    return results, (x(), x())
+
+
+@same
+@trained(_second_derivatives)
+def second_derivatives() -> Any:
+    return lambda x, y: (x * y).sin() * x.exp(), (x(), x())
+
+
+@same
+@trained(_with_a_write)
+def a_write_before_the_backward() -> Any:
+    return lambda x, y: (x * y * x).sin(), (x(), x())
+
+
 # ---------------------------------------------------------------- changed for the second
+
+
+@changed
+@trained(lambda function, x, y: (y := function(x, y), y.requires_grad and y.sum().backward()))
+def another_input_that_requires_grad() -> Any:
+    inputs = [x(), x()]
+    inputs[chosen(0, 1)].requires_grad_()
+    return lambda x, y: x.sin() * y.cos(), tuple(inputs)
+
+
+@changed
+@trained(_gradients)
+def another_slope() -> Any:
+    slope = chosen(0.1, 0.3)
+    return lambda x: functional.leaky_relu(x, slope), (x(),)
 
 
 @changed
@@ -612,13 +817,14 @@ def outcome(name: str, program: Program) -> str:
     function, arguments = program()
     surroundings = SURROUNDED.get(name, contextlib.nullcontext) if LATER else contextlib.nullcontext
     options = OPTIONS.get(name, {}) if LATER or name in SAME else {}
+    use = TRAINED.get(name, lambda function, *arguments: function(*arguments))
     compiled = flambeau.compile(function, **options)
     calls, expected_calls = (
         given if isinstance(given, list) else [given] for given in (arguments, expected_arguments)
     )
     with surroundings():
         for given, wanted in zip(2 * calls, 2 * expected_calls, strict=True):
-            compare(compiled(*given), expected(*wanted))
+            compare(use(compiled, *given), use(expected, *wanted))
             compare(given, wanted)
     state = state_of(getattr(compiled, "_compiled", compiled))
     kinds = [event.kind for event in state.events]
@@ -649,12 +855,14 @@ def compare(found: Any, expected: Any) -> None:
 
 def main() -> None:
     results = {}
-    with torch.no_grad():
-        for name, program in (SAME | CHANGED | OF_THE_PROCESS).items():
-            try:
+    programs = SAME | CHANGED | OF_THE_PROCESS
+    for name in sys.argv[2:] or programs:
+        program = programs[name]
+        try:
+            with torch.set_grad_enabled(name in TRAINED):
                 results[name] = outcome(name, program)
-            except Exception as error:  # for the test to show
-                results[name] = f"{type(error).__name__}: {error}"
+        except Exception as error:  # for the test to show
+            results[name] = f"{type(error).__name__}: {error}"
     print(json.dumps(results))
 
 

@@ -11,7 +11,7 @@ from recording import GraphLog, compile_program
 from torch import fx
 
 from flambeau_autograd import AutogradOptions, aot
-from flambeau_autograd.specialized_backwards import LIMIT
+from flambeau_autograd.backwards import LIMIT
 from flambeau_prims.evaluate import run_graph
 
 

@@ -35,12 +35,11 @@ class NotPlain(ValueError):
 
 def encode_call(call: Call) -> dict[str, Any]:
     """The data of a call; NotPlain if it cannot be written."""
-    if call.copies:
-        raise NotPlain("the graph writes to inputs that autograd records")
     return {
         "passed": call.passed,
         "outputs": [_encode_output(output) for output in call.outputs],
         "constants": [_encode_tensor(tensor) for tensor in call.constants],
+        "copies": [list(copy) for copy in call.copies],
         "versions": sorted(call.versions.items()),
         "grad_mode": call.grad_mode,
         "no_autocast": call.no_autocast,
@@ -60,6 +59,7 @@ def decode_call(data: dict[str, Any]) -> Call:
         passed=data["passed"],
         outputs=[_decode_output(output, symbols) for output in data["outputs"]],
         constants=tuple(_decode_tensor(tensor) for tensor in data["constants"]),
+        copies=[(target, result, writes) for target, result, writes in data["copies"]],
         versions=dict(data["versions"]),
         grad_mode=data["grad_mode"],
         no_autocast=data["no_autocast"],
@@ -77,7 +77,7 @@ def _encode_output(output: Any) -> list[Any]:
         case Data(base, counter):
             return ["data", _encode_output(base), counter]
         case Constant(value):
-            return ["constant", _encode(value)]
+            return ["constant", encode_value(value)]
         case View(base, steps, tracked, version):
             encoded = [_encode_step(step) for step in steps]
             return ["view", _encode_output(base), encoded, tracked, version]
@@ -93,7 +93,7 @@ def _decode_output(data: list[Any], symbols: Mapping[str, Expr]) -> Any:
         case ["data", base, counter]:
             return Data(_decode_output(base, symbols), counter)
         case ["constant", value]:
-            return Constant(_decode(value, symbols))
+            return Constant(decode_value(value, symbols))
         case ["view", base, steps, tracked, version]:
             decoded = tuple(_decode_step(step, symbols) for step in steps)
             return View(_decode_output(base, symbols), decoded, tracked, version)
@@ -107,11 +107,11 @@ def _encode_tensor(tensor: torch.Tensor) -> list[Any]:
     if not tensor.is_contiguous() or tensor.numel() > _LITERAL:
         raise NotPlain("the graph holds a large tensor")
     content = bytes(tensor.detach().reshape(-1).view(torch.uint8).tolist())
-    return [_encode(tensor.dtype), list(tensor.shape), content.hex()]
+    return [encode_value(tensor.dtype), list(tensor.shape), content.hex()]
 
 
 def _decode_tensor(data: list[Any]) -> torch.Tensor:
-    dtype, shape, content = _decode(data[0], {}), data[1], bytes.fromhex(data[2])
+    dtype, shape, content = decode_value(data[0], {}), data[1], bytes.fromhex(data[2])
     with torch._C.DisableTorchFunction():
         if not content:
             return torch.empty(shape, dtype=dtype, device="cpu")
@@ -122,8 +122,8 @@ def _encode_step(step: ViewStep) -> list[Any]:
     op = step.op
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
         raise NotPlain(f"a view is made by {op}")
-    arguments = [[name, _encode(value)] for name, value in step.kwargs.items()]
-    return [op._schema.name, op._overloadname, _encode(step.args), arguments, step.index]
+    arguments = [[name, encode_value(value)] for name, value in step.kwargs.items()]
+    return [op._schema.name, op._overloadname, encode_value(step.args), arguments, step.index]
 
 
 def _decode_step(data: list[Any], symbols: Mapping[str, Expr]) -> ViewStep:
@@ -132,17 +132,18 @@ def _decode_step(data: list[Any], symbols: Mapping[str, Expr]) -> ViewStep:
     if namespace != "aten":
         raise ValueError(f"not an operator of ATen: {name}")
     op = getattr(getattr(torch.ops.aten, packet), overload)
-    named = {key: _decode(value, symbols) for key, value in kwargs}
-    return ViewStep(op, _decode(args, symbols), named, index)
+    named = {key: decode_value(value, symbols) for key, value in kwargs}
+    return ViewStep(op, decode_value(args, symbols), named, index)
 
 
-def _encode(value: Any) -> Any:
+def encode_value(value: Any) -> Any:
+    """A number, size, text, dtype, or a list or tuple of these; NotPlain for anything else."""
     if type(value) in _SCALARS:
         return value
     if type(value) is float:
         return {"float": value.hex()}
     if type(value) in (tuple, list):
-        return {type(value).__name__: [_encode(item) for item in value]}
+        return {type(value).__name__: [encode_value(item) for item in value]}
     if type(value) in _NAMED:
         return {"torch": str(value).removeprefix("torch.")}
     if isinstance(value, Expr):
@@ -150,7 +151,8 @@ def _encode(value: Any) -> Any:
     raise NotPlain(f"an output or a view holds a {type(value).__name__}")
 
 
-def _decode(data: Any, symbols: Mapping[str, Expr]) -> Any:
+def decode_value(data: Any, symbols: Mapping[str, Expr]) -> Any:
+    """What `encode_value` wrote, over these symbols."""
     if not isinstance(data, dict):
         return data
     ((tag, content),) = data.items()
@@ -163,5 +165,5 @@ def _decode(data: Any, symbols: Mapping[str, Expr]) -> Any:
         return value
     if tag == "size":
         return read_size(content, symbols)
-    items = [_decode(item, symbols) for item in content]
+    items = [decode_value(item, symbols) for item in content]
     return tuple(items) if tag == "tuple" else items

@@ -17,15 +17,16 @@ program's checks of data are not made again: their inputs may not be kept.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import fx
 
 from flambeau_autograd.aliases import argument_named, written_parameters
 from flambeau_autograd.batched_tangents import has_batches, has_wrappers
-from flambeau_autograd.graph_call import getter, sizes_reader
+from flambeau_autograd.graph_call import sizes_reader
 from flambeau_autograd.joint_trace import Step
+from flambeau_autograd.kept_inputs import Kept, KeptInputs
 from flambeau_autograd.outputs import Data, Result, View, concrete
 from flambeau_autograd.traced_modes import TracedModes
 from flambeau_prims.fork_safety import fork_safe_lock
@@ -50,31 +51,12 @@ SMALL = 1 << 16
 """How many elements an input has at most that each call copies before it writes to it."""
 
 
-class Packed(NamedTuple):
-    """In the place of an input: its position among the saved tensors, which hooks have packed."""
-
-    position: int
-
-
-class Kept(NamedTuple):
-    """What a call keeps for the derivatives of its gradients: the inputs that these depend on, the
-    versions of those whose versions nothing else checks, the values of the symbols, the state of
-    the random generator.
-    """
-
-    inputs: tuple[Any, ...]
-    versions: list[int]
-    sizes: Mapping[str, int]
-    state: torch.Tensor | None
-
-
 class Gradients:
     """The gradients of a training graph as functions of its inputs and tangents, each compiled when
     a backward first asks for it, or run by the eager engine where that cannot be compiled.
 
-    Kept are the inputs that gradients depend on, and those that are no tensors; the versions of
-    those that are `saved` for the backward, too, are checked there. `refused` says why there are no
-    such functions, `eager` why the eager engine computes some.
+    `kept` says what a call keeps for them; the versions of inputs that are `saved` for the
+    backward, too, are checked there. `eager` says why the eager engine computes some.
     """
 
     def __init__(
@@ -106,95 +88,13 @@ class Gradients:
             out.position: at for at, out in enumerate(traced.plan) if isinstance(out, Result)
         }
         self._outputs = _outputs_of_results(traced.plan)
-        inputs = traced.tape.inputs[: len(self._passed) + len(traced.constants)]
-        depends = _dependences(traced)
-        self._needed = [
-            at
-            for at, value in enumerate(inputs)
-            if not isinstance(value, Value) or value in depends
-        ]
-        self._inputs = getter(self._needed)
-        self._sizes = sizes_reader(call)
+        self.kept = _kept_inputs(traced, joint, call, saved, example_inputs)
         targets = {target for target, _ in joint.writes}
-        written = {at for at, value in enumerate(joint.inputs) if value in targets}
-        tensors = [
-            at
-            for at in self._needed
-            if isinstance(inputs[at], Value) and at not in written and at not in call.inference
-        ]
-        self._tensors = frozenset(tensors)
-        self._checked = getter([at for at in tensors if at not in saved])
+        written = (at for at, value in enumerate(joint.inputs) if value in targets)
         self._written = tuple(self._passed[at] for at in written if at < len(self._passed))
-        given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
-        overwritten = {joint.inputs.index(x): x for x in _overwritten(joint, traced.results)}
-        large = [value for at, value in overwritten.items() if given[at].numel() > SMALL]
-        self._copied = [self._needed.index(at) for at in overwritten]
-        self.refused = _refusal(traced, large)
-        self._draws = not self.refused and any(map(is_draw, traced.tape.nodes))
         self.eager: list[str] = []
         self._compiled: dict[Any, Compiled | None] = {}
         self._lock = fork_safe_lock()
-
-    def keep(self, args: Sequence[Any]) -> Kept | None:
-        """What a call with these arguments keeps; to be asked before it writes to them."""
-        if self.refused:
-            return None
-        inputs = self._inputs(args)
-        if self._copied:
-            own = list(inputs)
-            for number in self._copied:
-                own[number] = own[number].detach().clone()
-            inputs = tuple(own)
-        return Kept(
-            inputs,
-            [tensor._version for tensor in self._checked(args)],
-            self._sizes(args),
-            torch.get_rng_state() if self._draws else None,
-        )
-
-    def packed(
-        self, kept: Kept | None, saved: Mapping[int, int], count: int
-    ) -> tuple[Kept | None, list[torch.Tensor]]:
-        """`kept` with its tensors left to hooks that pack what is saved, and those that are to be
-        saved for it after `count` others; `saved` is where inputs are saved already.
-        """
-        if kept is None:
-            return None, []
-        inputs, added = list(kept.inputs), list[torch.Tensor]()
-        for number, at in enumerate(self._needed):
-            if at not in self._tensors:
-                continue
-            position = saved.get(at)
-            if position is None:
-                position = count + len(added)
-                added.append(inputs[number])
-            inputs[number] = Packed(position)
-        return Kept(tuple(inputs), [], kept.sizes, kept.state), added
-
-    def unpacked(self, kept: Kept | None, saved: Sequence[torch.Tensor]) -> Kept | None:
-        """`kept` with what hooks have unpacked."""
-        if kept is None:
-            return None
-        inputs = [saved[x.position] if isinstance(x, Packed) else x for x in kept.inputs]
-        versions = [tensor._version for tensor in self._checked(self._by_position(inputs))]
-        return Kept(tuple(inputs), versions, kept.sizes, kept.state)
-
-    def handles(self, kept: Kept, positions: Sequence[tuple[int, int]]) -> dict[int, torch.Tensor]:
-        """The inputs at some of the graph's `positions`, by the numbers beside them."""
-        given = self._by_position(kept.inputs)
-        return {number: given[at] for number, at in positions if at in given}
-
-    def _by_position(self, inputs: Sequence[Any]) -> Any:
-        return dict(zip(self._needed, inputs, strict=True))
-
-    def reason(self, kept: Kept | None) -> str:
-        """Why these gradients have no derivative, or nothing."""
-        if self.refused or kept is None:
-            return self.refused
-        checked = self._checked(self._by_position(kept.inputs))
-        if all(x._version == version for x, version in zip(checked, kept.versions, strict=True)):
-            return ""
-        return "an input that its gradients depend on has been written to since"
 
     def __call__(
         self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]
@@ -207,9 +107,9 @@ class Gradients:
         """
         if not torch.is_grad_enabled():
             return self._of_wrappers(kept, tangents)
-        if kept is None or self.reason(kept):
+        if kept is None or self.kept.reason(kept):
             return None
-        given = self._by_position(kept.inputs)
+        given = self.kept.by_position(kept.inputs)
         arguments = [self._others.get(at) for at in range(self._count)]
         for at, position in enumerate(self._passed):
             arguments[position] = given[at] if at in given else self._absent(at, kept.sizes)
@@ -220,7 +120,7 @@ class Gradients:
         if runs and self._gm.meta.get("takes_wrappers_apart"):
             raise RuntimeError("a graph of tensor subclasses was given a gradient of another class")
         compiled = None if runs else self._of(results, arguments, kept.sizes)
-        if self.refused:
+        if self.kept.refused:
             return None
         run = compiled or partial(self._run, results)
         if kept.state is None:
@@ -241,7 +141,7 @@ class Gradients:
             kinds = {type(x).__name__ for x in tangents if x is not None}
             raise RuntimeError(
                 f"a compiled backward was given gradients of type {', '.join(sorted(kinds))}, for "
-                f"which it would have to run the program again: {self.reason(kept)}. Run the "
+                f"which it would have to run the program again: {self.kept.reason(kept)}. Run the "
                 "function eagerly, or convert the gradients before the backward"
             )
         return [None if x is None else x.detach() for x in gradients]
@@ -302,8 +202,39 @@ class Gradients:
             if self._places.keys() >= set(results):
                 self.eager.append(f"{unsupported.text} [{unsupported.reason}]")
             else:
-                self.refused = unsupported.text
+                self.kept.refused = unsupported.text
             return None
+
+
+def _kept_inputs(
+    traced: Trace, joint: Graph, call: Call, saved: Container[int], example_inputs: Sequence[Any]
+) -> KeptInputs:
+    """What a call keeps: the inputs that gradients depend on, and those that are no tensors."""
+    inputs = traced.tape.inputs[: len(traced.passed) + len(traced.constants)]
+    depends = _dependences(traced)
+    needed = [
+        at for at, value in enumerate(inputs) if not isinstance(value, Value) or value in depends
+    ]
+    targets = {target for target, _ in joint.writes}
+    written = {at for at, value in enumerate(joint.inputs) if value in targets}
+    tensors = [
+        at
+        for at in needed
+        if isinstance(inputs[at], Value) and at not in written and at not in call.inference
+    ]
+    given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
+    overwritten = {joint.inputs.index(x): x for x in _overwritten(joint, traced.results)}
+    large = [value for at, value in overwritten.items() if given[at].numel() > SMALL]
+    refused = _refusal(traced, large)
+    return KeptInputs(
+        needed=needed,
+        tensors=frozenset(tensors),
+        checked=[at for at in tensors if at not in saved],
+        copied=[needed.index(at) for at in overwritten],
+        draws=not refused and any(map(is_draw, traced.tape.nodes)),
+        sizes=sizes_reader(call),
+        refused=refused,
+    )
 
 
 def _outputs_of_results(plan: Sequence[Output]) -> dict[int, int]:

@@ -23,6 +23,7 @@ from flambeau_autograd.graph_call import Call, wrap_inference
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.multiply_integers import multiply_integers
 from flambeau_autograd.narrow_masks import narrow_masks
+from flambeau_autograd.operators import memory_of
 from flambeau_autograd.options import AutogradOptions
 from flambeau_autograd.pad_products import pad_products
 from flambeau_autograd.partition import partition, summarize
@@ -182,10 +183,10 @@ def _compile(
     if options.check:
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")
+    part.forward.stored_as = "forward" if gm.meta.get("has_key") else ""
     forward = compiler(part.forward, "forward")
     again = partial(aot, compiler=compiler, options=replace(options, fuse_attention=False))
     backwards = Backwards(part, compiler, traced.tangents, traced.reaching, options, again)
-    result = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
     gradients = Gradients(
         gm,
         example_inputs,
@@ -197,8 +198,41 @@ def _compile(
     )
     gm.meta["eager_derivatives"] = gradients.eager
     gm.meta["has_draws"] = any(map(is_draw, traced.tape.nodes))
-    training = Training(
-        part=part,
+    watched = watched_tensors(part, reads, traced.results, traced.tangents, call.inference, always)
+    training = _training_of(part, joint, traced, gradients, watched, example_inputs)
+    training.name = gm.meta.get("name", "")
+    gm.meta.update(call=call, training=training, backwards=backwards)
+    lazily = options.compile_backward_lazily
+    return wrap_training(forward, backwards, call, training, lazily=lazily)
+
+
+def _training_of(
+    part: Partition,
+    joint: Graph,
+    traced: Trace,
+    gradients: Gradients,
+    watched: list[Watched],
+    example_inputs: Sequence[Any],
+) -> Training:
+    """What the generated Function needs besides the graphs."""
+    tangents = [
+        cast("Value", value).spec
+        for (kind, _), value in zip(part.saved, part.backward.inputs, strict=True)
+        if kind == "tangent"
+    ]
+    inputs = len(traced.tape.inputs) - len(traced.tangents)
+    result = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
+    return Training(
+        saved=[(kind, at if isinstance(at, int) else str(at)) for kind, at in part.saved],
+        tangent_specs=tangents,
+        symbolic=any(kind == "size" for kind, _ in part.saved)
+        or any(spec.env is not None for spec in tangents),
+        extras=len(part.forward.outputs) - traced.results,
+        views=[
+            at
+            for at, out in enumerate(part.forward.outputs[: traced.results])
+            if isinstance(out, Value) and memory_of(out) is not out
+        ],
         differentiable=traced.differentiable,
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,
@@ -207,21 +241,12 @@ def _compile(
         sharing=traced.sharing,
         dependences=result,
         handles=_handles(result, joint, traced, example_inputs),
-        watched=watched_tensors(
-            part,
-            reads,
-            traced.results,
-            traced.tangents,
-            call.inference,
-            always,
-        ),
+        watched=watched,
+        kept=gradients.kept,
         gradients=gradients,
         parameters=_parameters(traced, [*example_inputs, *traced.constants]),
-        name=gm.meta.get("name", ""),
         where=next((str(node.where) for node in joint.nodes if node.where), ""),
     )
-    lazily = options.compile_backward_lazily
-    return wrap_training(forward, backwards, call, training, lazily=lazily)
 
 
 def _parameters(traced: Trace, given: Sequence[Any]) -> frozenset[int]:

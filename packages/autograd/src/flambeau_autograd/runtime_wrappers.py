@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -22,23 +22,25 @@ from flambeau_autograd.backward_chain import BackwardChain, WholeBackward, bucke
 from flambeau_autograd.batched_tangents import has_batches, has_wrappers
 from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
-from flambeau_autograd.operators import memory_of
 from flambeau_autograd.outputs import build_outputs, is_plain
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
 from flambeau_autograd.version_counters import set_versions
-from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
+    from flambeau_autograd.backwards import Backward
+    from flambeau_autograd.cut_backward import Groups
     from flambeau_autograd.double_backward import Dependence
-    from flambeau_autograd.gradient_graph import Gradients
     from flambeau_autograd.graph_call import Compiled, Sizes
-    from flambeau_autograd.partition import Partition
+    from flambeau_autograd.kept_inputs import Kept, KeptInputs
     from flambeau_autograd.saved_versions import Watched
-    from flambeau_autograd.specialized_backwards import Backward, Backwards
     from flambeau_prims.spec import Spec
 
+    Gradients: TypeAlias = (
+        "Callable[[Kept | None, Sequence[Any]], Sequence[torch.Tensor | None] | None]"
+    )
+    """Of what a call has kept and the tangents, the gradients as `gradient_graph` computes them."""
     Applied: TypeAlias = "tuple[Callable[..., tuple[Any, ...]], Backwards]"
     Fixer: TypeAlias = "Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]"
 
@@ -53,10 +55,27 @@ _FREED = (
 )
 
 
+class Backwards(Protocol):
+    """The backwards of a graph pair: `specialized_backwards.Backwards`, or stored ones."""
+
+    def without(self, missing: frozenset[int]) -> Backward:
+        """The backward for a call in which the results `missing` have no tangent."""
+
+    def batched(self, backward: Backward) -> Callable[..., Sequence[Any]]:
+        """One of these backwards, for tangents that are batches."""
+
+    def cut(self, counted: Collection[int], limits: Sequence[int]) -> tuple[Groups, Backwards]:
+        """Groups of gradients by their bytes, and backwards in pieces that give one group each."""
+
+
 @dataclass
 class Training:
-    """What the generated Function needs besides the graphs.
+    """What the generated Function needs besides the graphs, as data but for `gradients`.
 
+    `saved` is where each argument of the backward comes from (`partition.Partition`), and
+    `tangent_specs` are those of the tangents among them. `symbolic`: sizes of the backward's
+    arguments are symbols. `extras` counts the saved outputs of the forward behind its results,
+    `views` are results that are views of memory which the graph does not return otherwise.
     `differentiable`: arguments that get gradients, in the order of the backward's outputs.
     `non_differentiable`: results without. `tangents[k]` is the result that tangent k is of, and
     `results` counts the results that are not saved extras. `reaching[i]`: the results that gradient
@@ -70,7 +89,11 @@ class Training:
     at.
     """
 
-    part: Partition
+    saved: list[tuple[str, Any]]
+    tangent_specs: list[Spec]
+    symbolic: bool
+    extras: int
+    views: list[int]
     differentiable: list[int]
     non_differentiable: list[int]
     tangents: list[int]
@@ -80,6 +103,7 @@ class Training:
     dependences: list[Dependence]
     handles: list[tuple[int, int]]
     watched: list[Watched]
+    kept: KeptInputs
     gradients: Gradients
     parameters: frozenset[int] = frozenset()
     name: str = ""
@@ -153,13 +177,13 @@ def _make_function(
     saved = _Saved.of(training, call)
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
     sizes, fixers = saved.sizes, saved.fixers
-    results, views, reaching = training.results, _view_positions(training), training.reaching
+    results, views, reaching = training.results, training.views, training.reaching
     with_tangents, sharing, gradients = training.tangents, training.sharing, training.gradients
     all_results = frozenset(with_tangents)
     apart_at_all = any(len(result) < len(all_results) for result in sharing.values())
     watched = training.watched
-    depends, handles = training.dependences, training.handles
-    exact = len(training.part.forward.outputs) == results
+    depends, handles, kept_inputs = training.dependences, training.handles, training.kept
+    exact = not training.extras
     non_differentiable = (
         getter(training.non_differentiable) if training.non_differentiable else None
     )
@@ -169,7 +193,7 @@ def _make_function(
 
         @staticmethod
         def forward(ctx: Any, args: tuple[Any, ...], *_: torch.Tensor) -> tuple[Any, ...]:
-            ctx.given = gradients.keep(args)
+            ctx.given = kept_inputs.keep(args)
             returned = run(*args)
             if views:
                 returned = _detached(returned, views)
@@ -186,7 +210,7 @@ def _make_function(
             else:
                 ctx.versions = ()  # eager checks no version of what hooks have packed
                 own = (*inputs(args), *outputs(returned), *intermediates(returned))
-                ctx.given, added = gradients.packed(ctx.given, saved.places, len(own))
+                ctx.given, added = kept_inputs.packed(ctx.given, saved.places, len(own))
                 ctx.save_for_backward(*own, *added)
                 ctx.own, ctx.rest = len(own), ()
             if sizes is not None:
@@ -218,14 +242,14 @@ def _make_function(
                     if watched:
                         ctx.versions = ()
             if not ctx.owned:
-                given, checked = gradients.unpacked(given, checked), checked[: ctx.own]
+                given, checked = kept_inputs.unpacked(given, checked), checked[: ctx.own]
             if torch.is_grad_enabled() or has_wrappers(tangents):
                 differentiable = gradients(given, tangents)
                 if differentiable is not None:
                     return (None, *nodes.handed(ctx, differentiable, tuple))
-                reason = gradients.reason(given)
+                reason = kept_inputs.reason(given)
                 if handles and given is not None:
-                    inputs_kept = gradients.handles(given, handles)
+                    inputs_kept = kept_inputs.handles(given, handles)
             del given
             values = NO_SIZES if sizes is None else ctx.sizes
             backward = backwards.without(missing)
@@ -324,16 +348,12 @@ class _Saved:
 
     @classmethod
     def of(cls, training: Training, call: Call) -> _Saved:
-        saved, results = training.part.saved, training.results
+        saved, results = training.saved, training.results
         kinds = [kind for kind, _ in saved]
         assert kinds == sorted(kinds, key=("input", "output", "size", "tangent").index)
         tangents = [index for kind, index in saved if kind == "tangent"]
         apart = {(each.side, each.position) for each in training.watched if each.saved}
-        values = training.part.backward.inputs[len(saved) - len(tangents) :]
-        specs = [value.spec for value in values if isinstance(value, Value)]
-        ints = any(kind == "size" for kind, _ in saved)
         copies = call.inference | {index for side, index in apart if side == "input"}
-        symbolic = ints or any(spec.env is not None for spec in specs)
         return cls(
             inputs=_picker(
                 [index for kind, index in saved if kind == "input"],
@@ -348,10 +368,10 @@ class _Saved:
             intermediates=getter(
                 [index for kind, index in saved if kind == "output" and index >= results]
             ),
-            sizes=sizes_reader(call) if symbolic else None,
+            sizes=sizes_reader(call) if training.symbolic else None,
             fixers=[
                 (training.tangents[index], _tangent_fixer(spec))
-                for index, spec in zip(tangents, specs, strict=True)
+                for index, spec in zip(tangents, training.tangent_specs, strict=True)
             ],
             places={
                 index: place
@@ -359,16 +379,6 @@ class _Saved:
                 if kind == "input" and index not in copies
             },
         )
-
-
-def _view_positions(training: Training) -> list[int]:
-    """The results that are views of memory which the graph does not return otherwise."""
-    returned = training.part.forward.outputs[: training.results]
-    return [
-        index
-        for index, out in enumerate(returned)
-        if isinstance(out, Value) and memory_of(out) is not out
-    ]
 
 
 def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:

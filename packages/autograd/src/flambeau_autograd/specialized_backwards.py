@@ -12,15 +12,15 @@ in their cost, and where an infinite derivative meets these zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flambeau_autograd.backwards import Backward, BackwardTable, backward_name
 from flambeau_autograd.batched_tangents import BatchedBackward
 from flambeau_autograd.check import check_graph
 from flambeau_autograd.cut_backward import CutBackward, gradient_groups
 from flambeau_autograd.partition import copied
 from flambeau_autograd.undefined_tangents import without_undefined
-from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Graph, Value
 
 if TYPE_CHECKING:
@@ -32,37 +32,8 @@ if TYPE_CHECKING:
 
     Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
 
-LIMIT = 8
-"""How many sets of undefined tangents get a backward: training loops use one or two."""
 
-
-@dataclass(frozen=True)
-class Backward:
-    """A compiled backward, the sizes it takes as ints, and the results whose tangents it takes."""
-
-    run: Callable[..., Any]
-    sizes: tuple[str, ...]
-    tangents: frozenset[int]
-
-    def keep(self, args: list[Any]) -> Any:
-        """A call with the items of a list, which others read again: the gradients, or the
-        `Progress` of a backward in pieces.
-        """
-        return self.run(*args)
-
-    def spend(self, args: list[Any]) -> Any:
-        """A call with the items of a list, which it empties: where the compiler's callable has such
-        an entry, what nobody else holds is freed after its last use.
-        """
-        spend = getattr(self.run, "spend", None)
-        if spend is not None:
-            return spend(args)
-        given = tuple(args)
-        args.clear()
-        return self.run(*given)
-
-
-class Backwards:
+class Backwards(BackwardTable):
     """The backwards of a graph pair, by the results that have no tangent.
 
     `tangents[k]` is the result that tangent k of the joint graph is of, `reaching[i]` the results
@@ -87,26 +58,10 @@ class Backwards:
         self._groups = groups
         self._all_tangents = tangents
         self._read = [tangents[index] for kind, index in part.saved if kind == "tangent"]
-        self._tangents = frozenset(self._read)
+        super().__init__(frozenset(self._read))
         # The compiler may rewrite the graph that it is given.
         self._graph = _copy(part.backward)
-        self._compiled: dict[frozenset[int], Backward] = {}
         self._batched: dict[frozenset[int], BatchedBackward] = {}
-        self._lock = fork_safe_lock()
-
-    def without(self, missing: frozenset[int]) -> Backward:
-        """The backward for a call in which the results `missing` have no tangent."""
-        missing &= self._tangents
-        known = self._compiled.get(missing)
-        if known is None:
-            with self._lock:
-                if missing and self._is_full():
-                    missing = frozenset()
-                known = self._compiled.get(missing)
-                if known is None:
-                    known = self._specialized(missing) if missing else self._general()
-                    self._compiled[missing] = known
-        return known
 
     def batched(self, backward: Backward) -> BatchedBackward:
         """One of these backwards, for tangents that are batches."""
@@ -117,8 +72,8 @@ class Backwards:
                 self._batched[missing] = BatchedBackward(graph, self._compile_graph)
             return self._batched[missing]
 
-    def _is_full(self) -> bool:
-        return len(self._compiled.keys() - {frozenset()}) >= LIMIT
+    def _make(self, missing: frozenset[int]) -> Backward:
+        return self._specialized(missing) if missing else self._general()
 
     def _general(self) -> Backward:
         sizes = tuple(str(symbol) for kind, symbol in self._part.saved if kind == "size")
@@ -138,6 +93,7 @@ class Backwards:
 
     def _compile(self, graph: Graph) -> Callable[..., Any]:
         if self._groups is None:
+            graph.stored_as = graph.name if self._part.forward.stored_as else ""
             return self._compiler(graph, "backward")
         return CutBackward(graph, self._groups, self._compiler, primitive=self._options.decompose)
 
@@ -161,7 +117,7 @@ class Backwards:
         graph = without_undefined(
             graph, tangents, undefined, required, primitive=self._options.decompose
         )
-        graph.name = "_".join(["backward_without", *map(str, sorted(missing))])
+        graph.name = backward_name(missing)
         if self._options.check:
             check_graph(graph, "without_undefined")
         return graph

@@ -54,6 +54,7 @@ from flambeau_capture.record import (
     CaptureError,
     CaptureFrame,
     DynamicDims,
+    SuspendedFrame,
     defined_at,
 )
 from flambeau_capture.sources import Scope
@@ -199,6 +200,7 @@ class CompiledState:
         state.watch = self.watch
         state.resolve_backend = self.resolve_backend
         state.owner = self.owner
+        state.entry_store = self.entry_store
         return state
 
     # ------------------------------------------------------------ misses
@@ -325,6 +327,8 @@ class CompiledState:
                 seconds = time.perf_counter() - started
                 text = f"{self.function.__qualname__}: an earlier process has compiled it"
                 self.note(Event("stored", text, seconds, failures=call.reasons, entry=entry.info))
+                if (broken := entry.info.broken) is not None:
+                    self.note(Event("break", str(broken), failures=call.reasons, reason=broken))
                 self._made += 1
                 call.compiled.entries = (entry, *call.entries)
                 return entry
@@ -519,13 +523,13 @@ class CompiledState:
 
     def _store_entry(self, made: Made) -> None:
         """Keep what the backend of this callable has compiled for other processes, if asked to."""
-        if made.entry is not None and made.parts is not None and self._store() is not None:
+        refused = self.options.fullgraph and made.broken is not None
+        if made.entry is not None and made.parts is not None and not refused and self._store():
             made.entry.info.stored = _storing().store_entry(self.entry_store, made.parts)
 
     def _store(self) -> EntryStore | None:
         """The store, if this callable's entries are of a kind that may be kept."""
-        kept = not self._is_continuation and self.options.guard_filter_fn is None
-        return self.entry_store if kept else None
+        return self.entry_store if self.options.guard_filter_fn is None else None
 
     def _stored(self, scope: Scope) -> Any:
         """The entry of another process for a call, or None."""
@@ -533,11 +537,12 @@ class CompiledState:
         if store is None:
             return None
         with capturing(), self.watch():
-            return _storing().find_entry(store, scope, current_state(), self.note)
+            return _storing().find_entry(store, scope, current_state(), self.note, _Context(self))
 
     def _made_continuations(self) -> Continuations:
         if self._continuations is None:
-            self._continuations = _making().Continuations(self._continuation)
+            stage = import_apart("flambeau_capture.entries.continuations")
+            self._continuations = stage.Continuations(self._continuation)
         return self._continuations
 
     def _hooked_frames(self) -> HookedFrames:
@@ -660,6 +665,30 @@ def _without_closure(function: types.FunctionType) -> types.FunctionType:
     code = function.__code__
     cells = tuple(types.CellType() for _ in code.co_freevars) or None
     return types.FunctionType(code, function.__globals__, function.__name__, None, cells)
+
+
+class _Context:
+    """What a callable makes for its stored entries: an `EntryContext`."""
+
+    def __init__(self, state: CompiledState) -> None:
+        self._state = state
+        self.to_end = not state._is_continuation
+
+    def functions(self, suspended: list[SuspendedFrame]) -> list[types.FunctionType]:
+        """The function that rebuilds each frame."""
+        stage = import_apart("flambeau_capture.entries.continuations")
+        made: list[types.FunctionType] = stage.frame_functions(
+            suspended, self._state._made_continuations()
+        )
+        return made
+
+    def handler(self) -> Any:
+        """The handler of the frames that are reached below a break."""
+        return self._state._hooked_frames().handler
+
+    def violated(self, info: EntryInfo, assumption: Assumption) -> None:
+        """The graph of an entry contradicts an assumption about data."""
+        self._state._violated(info, assumption)
 
 
 def _callable_backend(backend: Any) -> Backend:

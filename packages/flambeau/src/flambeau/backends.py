@@ -117,70 +117,83 @@ def aot_eager(context: Context) -> Backend:
 def inductor(context: Context) -> Backend:
     """Fused kernels: autograd, inductor and runtime in a row."""
 
-    environment = context.options.environment
     tuner = tuner_of(context)
-    cpu = CpuBench(context.options.runtime, context.options.inductor.threads).facts("cpu")
-    autograd = context.options.autograd
+    autograd = autograd_options(context)
+    return _through_autograd(
+        context, lambda report: inductor_compiler(report, context, tuner), autograd
+    )
+
+
+def _cpu_facts(context: Context) -> CpuFacts | None:
+    return CpuBench(context.options.runtime, context.options.inductor.threads).facts("cpu")
+
+
+def autograd_options(context: Context) -> AutogradOptions:
+    """The options of autograd's passes, on this processor."""
+    autograd, cpu = context.options.autograd, _cpu_facts(context)
     if autograd.integer_products is None:
         multiplies = cpu is not None and cpu.multiplies_int8
         autograd = dataclasses.replace(autograd, integer_products=multiplies)
+    return autograd
+
+
+def inductor_compiler(
+    graph_report: GraphReport, context: Context, tuner: Tuner | None = None
+) -> GraphCompiler:
+    """What compiles the functional graphs of a captured one to Programs, and loads them."""
+    environment, cpu = context.options.environment, _cpu_facts(context)
 
     def facts(device: str) -> DeviceFacts | CpuFacts | None:
         return cpu if device == "cpu" else cuda_facts(device)
 
-    def compiler_for(graph_report: GraphReport) -> GraphCompiler:
-        def compiler(graph: Graph, kind: str) -> Compiled:
-            with (
-                Stopwatch(graph_report.seconds, "inductor"),
-                stage(HIDDEN if tuner else "inductor"),
-                recording_cache_use(graph_report.cache),
-            ):
-                program = stored_graphs.stored_or_compiled(
-                    graph_report,
+    def compiler(graph: Graph, kind: str) -> Compiled:
+        with (
+            Stopwatch(graph_report.seconds, "inductor"),
+            stage(HIDDEN if tuner else "inductor"),
+            recording_cache_use(graph_report.cache),
+        ):
+            program = stored_graphs.stored_or_compiled(
+                graph_report,
+                graph,
+                kind,
+                context,
+                lambda: compile_graph(
                     graph,
-                    kind,
-                    context,
-                    lambda: compile_graph(
-                        graph,
-                        context.options.inductor,
-                        spends_inputs=kind == "backward",
-                        tuner=tuner,
-                        facts=facts,
-                    ),
-                )
-            if graph_report.folder is not None:
-                graph_report.folder.lowered(graph, program, context.options.inductor)
-            graph_report.functional[len(graph_report.programs)] = graph
-            graph_report.programs.append(program)
-            if wanted("schedule", environment):
-                compiler_module = import_apart("flambeau_inductor.compile")
-                schedule = compiler_module.explain_graph(graph, context.options.inductor)
-                emit("schedule", f"{context.report.name}\n{schedule}", environment)
-            if wanted("perf_hints", environment):
-                hints = import_apart("flambeau.perf_hints")
-                for hint in hints.perf_hints(graph, program, context.options.inductor):
-                    emit("perf_hints", f"{context.report.name}: {hint}", environment)
-            if wanted("output_code", environment):
-                emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
-            with (
-                Stopwatch(graph_report.seconds, "runtime"),
-                recording_cache_use(graph_report.cache),
-                building(program, graph_report.cache),
-            ):
-                refused = PlainLaunches(context.report, graph)
-                if context.options.runtime.cuda_graphs == "always":
-                    note_cpu(context.report, graph, warn=not context.options.autograd.decompose)
-                title = f"{context.report.name} graph {graph_report.number}"
-                executable = load(program, context.options.runtime, refused, title)
-            launch = functools.partial(
-                describe_launch, program, executable, context.options.runtime
+                    context.options.inductor,
+                    spends_inputs=kind == "backward",
+                    tuner=tuner,
+                    facts=facts,
+                ),
             )
-            graph_report.launches.append(launch)
-            return executable
+        if graph_report.folder is not None:
+            graph_report.folder.lowered(graph, program, context.options.inductor)
+        graph_report.functional[len(graph_report.programs)] = graph
+        graph_report.programs.append(program)
+        if wanted("schedule", environment):
+            compiler_module = import_apart("flambeau_inductor.compile")
+            schedule = compiler_module.explain_graph(graph, context.options.inductor)
+            emit("schedule", f"{context.report.name}\n{schedule}", environment)
+        if wanted("perf_hints", environment):
+            hints = import_apart("flambeau.perf_hints")
+            for hint in hints.perf_hints(graph, program, context.options.inductor):
+                emit("perf_hints", f"{context.report.name}: {hint}", environment)
+        if wanted("output_code", environment):
+            emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
+        with (
+            Stopwatch(graph_report.seconds, "runtime"),
+            recording_cache_use(graph_report.cache),
+            building(program, graph_report.cache),
+        ):
+            refused = PlainLaunches(context.report, graph)
+            if context.options.runtime.cuda_graphs == "always":
+                note_cpu(context.report, graph, warn=not context.options.autograd.decompose)
+            title = f"{context.report.name} graph {graph_report.number}"
+            executable = load(program, context.options.runtime, refused, title)
+        launch = functools.partial(describe_launch, program, executable, context.options.runtime)
+        graph_report.launches.append(launch)
+        return executable
 
-        return compiler
-
-    return _through_autograd(context, compiler_for, autograd)
+    return compiler
 
 
 def compile_graph(graph: Graph, options: InductorOptions, **arguments: Any) -> Program:
@@ -315,13 +328,16 @@ def _through_autograd(
         except stored_graphs.NotStored as error:
             for_entry = stored_graphs.key_for_entry(error.reason, example_inputs, context)
             graph_report.stored = "" if error.reason == "not-asked" else str(error)
+        gm.meta["has_key"] = bool(key)
         compiled = compile_any(gm, example_inputs, graph_report)
         if graph_report.folder is not None:
             graph_report.folder.finish(graph_report.seconds, str(graph_report.fallback or ""))
         if key:
-            graph_report.stored = stored_graphs.write(gm, key, graph_report, context)
+            graph_report.stored = stored_graphs.write(
+                gm, example_inputs, key, graph_report, context
+            )
         elif for_entry:
-            stored_graphs.write_for_entry(gm, for_entry, graph_report, context)
+            stored_graphs.write_for_entry(gm, example_inputs, for_entry, graph_report, context)
         return compiled
 
     def compile_any(

@@ -122,12 +122,28 @@ def _decoded_input(item: dict[str, Any], memory: dict[int, torch.UntypedStorage]
         x.set_(memory[item["memory"]], item["offset"], item["shape"], item["stride"])  # type: ignore[call-overload]
         if item["parameter"]:
             return torch.nn.Parameter(x, requires_grad=item["requires_grad"])
-        if item["requires_grad"]:
+        if item["requires_grad"] and (item["leaf"] or item["view"]):
             x.requires_grad_()
-        if item["view"] or not item["leaf"]:
+        if not item["leaf"] and not item["view"]:
+            with torch.enable_grad():
+                computed: torch.Tensor = _Computed.apply(torch.zeros(()).requires_grad_(), (x,))
+            return computed
+        if item["view"]:
             with torch.set_grad_enabled(not item["leaf"]):
                 x = x.view_as(x)
         return x
+
+
+class _Computed(torch.autograd.Function):
+    """A tensor as an operator's result: neither a leaf nor a view."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, held: tuple[torch.Tensor]) -> torch.Tensor:
+        return held[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return None, None
 
 
 def _field(data: Any) -> Any:

@@ -7,10 +7,9 @@ each node with its target and arguments, the inputs as the compiler sees them, t
 state of torch, the processor, and the versions of torch, Python and the files of this compiler. A
 process that finds its graph imports neither autograd nor the inductor.
 
-Only what is plain data is stored: compiled graphs without a backward, on the CPU, with given sizes.
-Of a graph with a backward, the Programs are: autograd's passes make the same functional graphs in
-each process, which the inductor need not compile again. `NOT_STORED` says what keeps a graph from
-it. Files are the cache's (`flambeau_runtime.cache`):
+Only what is plain data is stored: compiled graphs on the CPU, with given sizes. Of a graph with a
+backward, the captured graph is stored, too (`stored_training`). `NOT_STORED` says what keeps a
+graph from it. Files are the cache's (`flambeau_runtime.cache`):
 the user's alone, bound to their key, of the hash that is expected; what is damaged is a miss.
 """
 
@@ -38,6 +37,7 @@ from flambeau.report import StageSeconds, Stopwatch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
 from flambeau_capture import torch_state
+from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 KIND = "graph"
 PROGRAM = "program"
 COMPILER = "compiler"
+CAPTURED = "captured"
 FORMAT = 1
 
 PACKAGES = (
@@ -81,7 +82,6 @@ NOT_STORED = {
     "foreign-input": "an input is no plain tensor",
     "foreign-call": "it calls a function that another process cannot find by its name",
     "foreign-constant": "a call holds an object that is no plain data",
-    "training": "it has a backward, so only its Programs are kept",
     "split": "it was compiled in parts, or runs eagerly",
     "foreign-result": "a result is no plain data",
     "no-directory": "the cache directory cannot be used",
@@ -114,6 +114,11 @@ def load_graph(key: str, calls: int, context: Context) -> Compiled | None:
     return _read(key, lambda: context.report.start_stored_graph(calls), None, context)
 
 
+def _training() -> Any:
+    """`stored_training`, imported where a graph has a backward."""
+    return import_apart("flambeau.stored_training")
+
+
 def _read(
     key: str, start: Callable[[], GraphReport], gm: fx.GraphModule | None, context: Context
 ) -> Compiled | None:
@@ -124,7 +129,11 @@ def _read(
         data = json.loads(text)
         call = decode_call(data["call"])
         program = program_json.decode(data["program"])
+        training = data["training"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    captured = read_text(CAPTURED, key, context) if training is not None else b""
+    if captured is None:
         return None
     seconds = StageSeconds()
     use = CacheUse()
@@ -146,18 +155,27 @@ def _read(
         emit("output_code", code, context.options.environment)
     if gm is not None:
         gm.meta["writes_last"] = True
+    if training is not None:
+        compiled: Compiled = _training().read_training(
+            training, captured, executable, call, report, context
+        )
+        return compiled
     return wrap_inference(executable, call)
 
 
 def is_stored(key: str, context: Context) -> bool:
-    """Whether the cache holds the compiled form of a graph without a backward."""
+    """Whether the cache holds the compiled form of a graph."""
     return read_text(KIND, key, context) is not None
 
 
-def write(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -> str:
+def write(
+    gm: fx.GraphModule, examples: list[Any], key: str, report: GraphReport, context: Context
+) -> str:
     """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
     try:
-        store_text(KIND, key, _encoded(gm, key, report), context)
+        content = _encoded(gm, key, report)
+        _write_captured(gm, examples, key, context)
+        store_text(KIND, key, content, context)
     except CacheError as error:
         return str(NotStored("no-directory", str(error)))
     except NotPlain as error:
@@ -167,7 +185,17 @@ def write(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -
     return "written"
 
 
-def write_for_entry(gm: fx.GraphModule, key: str, report: GraphReport, context: Context) -> None:
+def _write_captured(gm: fx.GraphModule, examples: list[Any], key: str, context: Context) -> None:
+    """Store the captured graph, if it has a backward; NotStored if it would be read as another."""
+    if "training" not in gm.meta:
+        return
+    captured = _training().encode_captured(gm, examples, key, context)
+    store_text(CAPTURED, key, captured, context)
+
+
+def write_for_entry(
+    gm: fx.GraphModule, examples: list[Any], key: str, report: GraphReport, context: Context
+) -> None:
     """Store the compiled form of a graph that cannot be found by what it is made of: it has
     symbolic sizes, or functions of the program. Its key is of its content: only the stored entry
     that it belongs to leads to it, which has the guards on sizes and functions.
@@ -177,6 +205,8 @@ def write_for_entry(gm: fx.GraphModule, key: str, report: GraphReport, context: 
             if isinstance(step, Extern) and not step.op.startswith(("aten.", "prims.")):
                 return
     with contextlib.suppress(CacheError, NotPlain, NotStored):
+        if "training" in gm.meta:
+            return
         report.key = key_of(key, _encoded(gm, "", report))
         store_text(KIND, report.key, _encoded(gm, report.key, report), context)
         report.for_entry = True
@@ -184,12 +214,15 @@ def write_for_entry(gm: fx.GraphModule, key: str, report: GraphReport, context: 
 
 def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
     call = gm.meta.get("call")
-    if call is None or report.fallback is not None or len(report.programs) != 1:
-        raise NotStored("training" if "partition" in gm.meta else "split")
+    training = gm.meta.get("training")
+    programs = report.programs if training is None else report.programs[:1]
+    if call is None or report.fallback is not None or len(programs) != 1 or gm.meta.get("draws"):
+        raise NotStored("split")
     data = {
         "binding": binding(KIND, key),
         "call": encode_call(call),
-        "program": program_json.encode(report.programs[0]),
+        "program": program_json.encode(programs[0]),
+        "training": None if training is None else _training().encode_training(training),
     }
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
@@ -218,10 +251,23 @@ def store_text(kind: str, key: str, content: bytes, context: Context) -> None:
 
 def read_program(report: GraphReport, graph: Graph, kind: str, context: Context) -> Program | None:
     """The stored Program of a functional graph that was made of a captured one, or None."""
-    key = _key_of_program(report, graph, kind)
+    data = _read_program(_key_of_program(report.key, graph, kind, context), context)
+    return data[0] if data is not None and data[2] == _digest(graph) else None
+
+
+def read_backward(key: str, name: str, context: Context) -> tuple[Program, list[str]] | None:
+    """The stored Program of a backward of the captured graph with a key, and the symbols that it
+    takes as ints; or None.
+    """
+    data = _read_program(_key_of_backward(key, name, context), context)
+    return None if data is None else data[:2]
+
+
+def _read_program(key: str, context: Context) -> tuple[Program, list[str], str] | None:
     text = read_text(PROGRAM, key, context) if key else None
     try:
-        return None if text is None else program_json.decode(json.loads(text)["program"])
+        data = None if text is None else json.loads(text)
+        return data and (program_json.decode(data["program"]), data["sizes"], data["graph"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -239,7 +285,9 @@ def stored_or_compiled(
     program = read_program(report, graph, kind, context)
     if program is not None:
         return program
-    with _compiling_once(PROGRAM, _key_of_program(report, graph, kind), context) as stored:
+    with _compiling_once(
+        PROGRAM, _key_of_program(report.key, graph, kind, context), context
+    ) as stored:
         program = read_program(report, graph, kind, context) if stored else None
         if program is None:
             program = compile_program()
@@ -251,21 +299,40 @@ def write_program(
     report: GraphReport, graph: Graph, kind: str, program: Program, context: Context
 ) -> None:
     """Store the Program of a functional graph, if the captured graph has a key."""
-    key = _key_of_program(report, graph, kind)
+    key = _key_of_program(report.key, graph, kind, context)
     if key:
-        data = {"binding": binding(PROGRAM, key), "program": program_json.encode(program)}
+        data = {
+            "binding": binding(PROGRAM, key),
+            "program": program_json.encode(program),
+            "sizes": [str(value) for value in graph.inputs if isinstance(value, Expr)],
+            "graph": _digest(graph),
+        }
         content = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
         with contextlib.suppress(CacheError):  # the kernels say so
             store_text(PROGRAM, key, content, context)
 
 
-def _key_of_program(report: GraphReport, graph: Graph, kind: str) -> str:
-    """The captured graph's key decides all functional graphs of a kind but for the tangents that a
-    backward gets, and the state of torch when it is compiled.
+def _digest(graph: Graph) -> str:
+    return key_of(str(graph))
+
+
+def _key_of_program(key: str, graph: Graph, kind: str, context: Context) -> str:
+    """The captured graph's key decides its backwards. Others, of second derivatives and pieces of
+    backwards, are told apart by their text.
     """
-    if not report.key or kind == "inference":
+    if not key or kind == "inference":
         return ""
-    return key_of(report.key, kind, str(graph), *_torch_state())
+    if graph.stored_as.startswith("backward"):
+        return _key_of_backward(key, graph.stored_as, context)
+    return key_of(key, kind, str(graph), *_torch_state())
+
+
+def _key_of_backward(key: str, name: str, context: Context) -> str:
+    """That of the general backward, which is compiled with its forward, or of one that is compiled
+    when a set of undefined tangents occurs, under the state that torch then has.
+    """
+    early = name == "backward" and not context.options.autograd.compile_backward_lazily
+    return key_of(key, "backward", name, *(() if early else _torch_state()))
 
 
 # ---------------------------------------------------------------- keys

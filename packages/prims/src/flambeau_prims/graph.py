@@ -147,6 +147,10 @@ class Graph:
     private_outputs: int = 0
     aligned: dict[Value, bool] = field(default_factory=dict)
     frozen: frozenset[Value] = frozenset()
+    stored_as: str = ""
+    """What tells this graph apart from others that are made of one captured graph; "" where nothing
+    but its text does.
+    """
 
     def counted_writes(self) -> list[tuple[Value, int]]:
         """Each input that is written, or whose version counter moves, and how far it moves."""

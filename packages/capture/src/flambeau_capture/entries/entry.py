@@ -217,6 +217,8 @@ def finish_entry(
             constants=aim.constants,
             on_error=on_error,
             snapshot=aim.snapshot,
+            frames=frames,
+            changing=bool(frames) and bool(capture.unbacked or changed),
         )
     )
     arguments = len(capture.scope.arguments)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import types
+
     from torch import fx
 
     from flambeau_capture.entries.graph_failure import OnError
@@ -21,6 +23,7 @@ class EntryParts:
 
     `graph_module` is None where no graph runs. `text` and `constants` are the entry function's; the
     graph itself is called where `text` is "". `snapshot` is what is saved before the graph runs.
+    `frames` rebuild the capture's suspended frames; `changing`: what these pass on may change.
     """
 
     capture: Capture
@@ -32,3 +35,5 @@ class EntryParts:
     constants: dict[str, Any]
     on_error: OnError | None
     snapshot: StateSnapshot
+    frames: list[types.FunctionType]
+    changing: bool

@@ -60,7 +60,7 @@ class OnError:
         self.switches = switches
         self._last = ""
         self._assumptions = assumptions
-        self._communicates = communicates
+        self.communicates = communicates
         self.violated: Callable[[Assumption], None] | None = None
         """Receives an assumption that does not hold."""
         self._violated_before: set[Assumption] = set()
@@ -79,7 +79,7 @@ class OnError:
             return error
         found = str(error)
         assumption = next((each for each in self._assumptions if each.violation in found), None)
-        if self._communicates and assumption is None:
+        if self.communicates and assumption is None:
             return error
         if before is not None and not before.restore():
             return error

@@ -332,6 +332,8 @@ def _node_data(node: fx.Node) -> dict[str, Any]:
                 data["target"] = _target_data(node.target)
             case "call_method":
                 data["target"] = targets.check_method(node.target)
+            case "placeholder" if node.target != node.name:
+                data["target"] = node.target
             case "placeholder":
                 pass
             case _:
@@ -400,7 +402,8 @@ def _node(
 ) -> fx.Node:
     match item["op"]:
         case "placeholder":
-            node = graph.placeholder(name)
+            target = identifier(item.get("target", name))
+            node = graph.create_node("placeholder", target, (), {}, name)
         case "call_function":
             target = _target(item["target"], symbols)
             node = graph.create_node("call_function", target, *_arguments(item, nodes), name)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture import sources
+from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.core import core
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import KINDS, Held, TensorPayload
@@ -24,7 +25,7 @@ from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.record import Guard
 from flambeau_capture.sources import ABSENT, Source, SourceLost
 from flambeau_capture.stored.descriptions import Descriptions
-from flambeau_capture.stored.encoding import find_by_name
+from flambeau_capture.stored.encoding import find_by_name, wrapped_functions
 from flambeau_capture.stored.reasons import Stale
 from flambeau_prims.size_floats import Condition
 from flambeau_prims.size_text import read_size
@@ -139,9 +140,22 @@ class Decoder:
                 return self._load(source)
             case ["type", source]:
                 return type(self._load(source))
+            case ["code", at, times, constants]:
+                return self._code(at, times, constants)
             case ["part", whole, name]:
                 return getattr(self.object(whole), name, ABSENT)
         raise Stale(f"{way}")
+
+    def _code(self, at: int | None, times: int, constants: list[int]) -> Any:
+        if at is None:
+            own = self._scope.function.__code__
+            resumed = resumed_from(own)
+            code = own if resumed is None else resumed.frame_code.code
+        else:
+            code = list(wrapped_functions(self.object(at)))[times].__code__
+        for constant in constants:
+            code = code.co_consts[constant]
+        return code
 
     def _load(self, at: int) -> Any:
         try:

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from flambeau_capture.bytecode.resume_code import ResumedFrom
 from flambeau_capture.guards.constants import is_constant
 from flambeau_capture.sources import ABSENT, HEAP_TYPE, lookup_in_type
 from flambeau_capture.stored.reasons import NotStorable
@@ -59,7 +60,10 @@ class Descriptions:
         """The description of what a class, or a module's globals, define under a name."""
         if isinstance(holder, type):
             return self._part(lookup_in_type(holder, name))
-        return self._part(holder.get(name, ABSENT))
+        value = holder.get(name, ABSENT)
+        if value is ABSENT and str(holder.get("__name__")).partition(".")[0] == "flambeau":
+            value = getattr(sys.modules["flambeau"], name, ABSENT)  # imported when it is needed
+        return self._part(value)
 
     def _remembered(self, value: Any, describe: Any) -> str | None:
         found = self._known.get(id(value))
@@ -79,7 +83,7 @@ class Descriptions:
         if isinstance(value, types.ModuleType):
             return f"module {vars(value).get('__name__')}"
         if isinstance(value, types.CodeType):
-            return f"code {self._code(value)}"
+            return self._digest_of_code(value)
         if type(value) is types.FunctionType:
             return self._function(value)
         if isinstance(value, type):
@@ -120,7 +124,7 @@ class Descriptions:
 
     def _digest_of_code(self, code: types.CodeType) -> str:
         constants = [
-            self._code(item) if isinstance(item, types.CodeType) else _constant(item)
+            self._code(item) if isinstance(item, types.CodeType) else self._rest(item)
             for item in code.co_consts
         ]
         described = (
@@ -130,6 +134,12 @@ class Descriptions:
             code.co_linetable, constants,
         )  # fmt: skip
         return hashlib.sha256(repr(described).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def _rest(self, value: Any) -> str:
+        """A constant of code; of the rest of a function behind a graph break, that function."""
+        if type(value) is not ResumedFrom:
+            return _constant(value)
+        return f"rest of {self._code(value.frame_code.code)} {value.first} {value.start}"
 
     def _function(self, function: types.FunctionType) -> str:
         """Its code, defaults and cells; of torch's and the standard library's, which run as they

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture import sources
+from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import Held, TensorPayload
 from flambeau_capture.sources import ABSENT, Source
@@ -34,7 +35,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from flambeau_capture.record import Guard
 
@@ -42,12 +43,17 @@ Json = Any
 
 _AS_THEY_ARE = (bool, str, type(None))
 _EXACT_INT = 53
+_MOST_DECORATORS = 8
 LRU_CACHE: type = functools._lru_cache_wrapper
 PARTS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
     functools.cached_property: ("func",), LRU_CACHE: ("__wrapped__",),
 }  # fmt: skip
 """What objects are made of that wrap functions in a class."""
+_INTERPRETER_TYPES: dict[Any, str] = {
+    value: name for name, value in vars(types).items() if isinstance(value, type)
+}
+"""Types without a name in builtins."""
 _NAMED = (torch.dtype, torch.layout, torch.memory_format)
 _SINGLETONS = {Ellipsis: "Ellipsis", NotImplemented: "NotImplemented"}
 
@@ -55,7 +61,9 @@ _SINGLETONS = {Ellipsis: "Ellipsis", NotImplemented: "NotImplemented"}
 class Encoder:
     """The tables of one entry, filled by `value` and `guard`, and completed by `finish`."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: types.FunctionType) -> None:
+        """`function` is the entry's."""
+        self._function = function
         self.sources: list[Json] = []
         self._source_at: dict[Source, int] = {}
         self._needed_by_source: list[set[int]] = []
@@ -240,6 +248,8 @@ class Encoder:
             return ["module", name] if sys.modules.get(name) is obj else None
         if isinstance(obj, torch._ops.OpOverload):
             return ["operator", obj._schema.name, obj._overloadname]
+        if isinstance(obj, types.CodeType):
+            return self._way_to_code(obj)
         if isinstance(obj, enum.Enum):
             return ["member", self.object(type(obj)), obj._name_]
         if isinstance(obj, C_MEMBERS):
@@ -252,7 +262,49 @@ class Encoder:
             for name in dict.fromkeys((named.__qualname__, named.__name__)):
                 if isinstance(module, str) and find_by_name(module, name) is obj:
                     return ["path", module, name]
+            if obj in _INTERPRETER_TYPES:
+                return ["path", "types", _INTERPRETER_TYPES[obj]]
         return None
+
+    def _way_to_code(self, code: types.CodeType) -> Json:
+        """The function that runs a code object, or one around it, behind decorators perhaps."""
+        resumed = resumed_from(self._function.__code__)
+        own = self._function.__code__ if resumed is None else resumed.frame_code.code
+        constants = path_to_code(own, code)
+        if constants is not None:
+            return ["code", None, 0, constants]
+        named = [
+            find_by_name(name, code.co_qualname)
+            for name, module in list(sys.modules.items())
+            if getattr(module, "__file__", None) == code.co_filename
+        ]
+        for found in (*named, *self._objects):
+            for times, function in enumerate(wrapped_functions(found)):
+                constants = path_to_code(function.__code__, code)
+                if constants is not None:
+                    return ["code", self.object(found), times, constants]
+        return None
+
+
+def wrapped_functions(found: Any) -> Iterator[types.FunctionType]:
+    """A function, and what decorators of functools.wraps are around."""
+    for _ in range(_MOST_DECORATORS):
+        if type(found) is not types.FunctionType:
+            return
+        yield found
+        found = found.__dict__.get("__wrapped__")
+
+
+def path_to_code(outer: types.CodeType, code: types.CodeType) -> list[int] | None:
+    """The constants that lead from one code object to another within it; None where none do."""
+    if outer is code:
+        return []
+    for at, item in enumerate(outer.co_consts):
+        if isinstance(item, types.CodeType):
+            path = path_to_code(item, code)
+            if path is not None:
+                return [at, *path]
+    return None
 
 
 def find_by_name(module: str, qualname: str) -> Any:

@@ -4,7 +4,8 @@ stored graph it calls.
     {"sources": [...], "objects": [...], "definitions": [...],      the tables (`encoding`)
      "guards": [...], "inputs": [...],                              what is checked and loaded
      "item": -1, "text": "def entry(...)", "constants": {...},      what is called
-     "graph": {...}, "on_error": {...}}
+     "graph": {...}, "on_error": {...},
+     "frames": [...], "frame_names": [...], "broken": [...]}       where a graph break goes on
 
 Nothing in it is taken on trust. The objects are this process's own, found and compared; the guards
 are evaluated on the call at hand before the entry is used; and what capture takes from torch and
@@ -13,6 +14,8 @@ the standard library without a guard (`definitions`) must be defined here as it 
 
 from __future__ import annotations
 
+import functools
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +25,10 @@ from flambeau_capture.entries.graph_failure import OnError
 from flambeau_capture.entries.new_entry import new_entry
 from flambeau_capture.events import EntryInfo
 from flambeau_capture.guards import program
+from flambeau_capture.record import Assumption, Break
 from flambeau_capture.stored.decoding import Decoder
 from flambeau_capture.stored.encoding import Encoder
+from flambeau_capture.stored.frames import decode_frames, encode_frames
 from flambeau_capture.stored.reasons import NotStorable, Stale
 from flambeau_prims.lazy_exports import import_apart
 
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from flambeau_capture.entries.entry_parts import EntryParts
     from flambeau_capture.events import Event
     from flambeau_capture.sources import Scope
+    from flambeau_capture.stored.frames import EntryContext
     from flambeau_capture.torch_state import UsualState
 
 Json = Any
@@ -42,9 +48,12 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
     """The data of an entry that calls the stored graph `graph`; NotStorable if it has none."""
     capture = parts.capture
     _refuse(parts)
-    encoder = Encoder()
+    function = capture.scope.function
+    encoder = Encoder(function)
     info, read = parts.info, parts.info.inputs
     on_error = parts.on_error
+    names = {id(function): name for name, function in parts.constants.items()}
+    frame_names = [names[id(function)] for function in parts.frames]
     definitions = capture.definitions
     data = {
         "guards": [encoder.guard(guard) for guard in info.guards],
@@ -55,8 +64,12 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
         "constants": {
             name: encoder.value(value)
             for name, value in parts.constants.items()
-            if name not in ("graph", "save")
+            if name not in ("graph", "save", *frame_names)
         },
+        "assumptions": [[each.where, each.what] for each in capture.assumptions],
+        "frame_names": frame_names,
+        "hooked": capture.needs_hook,
+        "broken": None if capture.cause is None else list(astuple(capture.cause)),
         "saves": [bool(parts.snapshot.generators), parts.snapshot.nesting]
         if parts.snapshot
         else None,
@@ -64,6 +77,7 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
         "on_error": None if on_error is None else {
             "runs_again": on_error.runs_again,
             "direct": on_error.direct,
+            "communicates": on_error.communicates,
             "switches": [encoder.value(setting) for setting in on_error.switches],
         },
         "definitions": [
@@ -71,6 +85,7 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
             for holder, name in definitions
         ],
     }  # fmt: skip
+    data["frames"] = encode_frames(encoder, function, capture.suspended)
     objects = encoder.finish(info.guards)  # which may add sources
     tables = {"sources": encoder.sources, "objects": objects, "symbols": encoder.symbols}
     return {**tables, **data}
@@ -84,9 +99,8 @@ def _refuse(parts: EntryParts) -> None:
     for refused, reason in (
         (capture.unbacked, "unbacked"),
         (capture.eager, "eager"),
-        (capture.suspended or capture.cause or capture.needs_hook, "break"),
+        (parts.changing, "break"),
         (capture.locks, "locks"),
-        (capture.assumptions, "assumption"),
         (
             parts.snapshot.generators not in ((), (torch.default_generator,)),
             "saved-state",
@@ -102,10 +116,11 @@ def decode_entry(
     state: UsualState,
     load_graph: Callable[[Json], Callable[..., Any] | None],
     note: Callable[[Event], None],
+    context: EntryContext,
 ) -> Any:
     """The entry for a call, if it is one of its calls; None otherwise."""
     try:
-        return _decoded(data, scope, state, load_graph, note)
+        return _decoded(data, scope, state, load_graph, note, context)
     except (Stale, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 
@@ -122,6 +137,7 @@ def _decoded(
     state: UsualState,
     load_graph: Callable[[Json], Callable[..., Any] | None],
     note: Callable[[Event], None],
+    context: EntryContext,
 ) -> Any:
     decoder = Decoder(data, scope, state)
     guards = tuple(decoder.guard(guard) for guard in data["guards"])
@@ -135,23 +151,52 @@ def _decoded(
     if data["saves"] is not None:
         constants["save"] = _snapshot(*data["saves"]).save
     on_error = None
+    assumptions = tuple(Assumption(*each) for each in data["assumptions"])
     name = getattr(scope.function, "__qualname__", "function")
     if data["on_error"] is not None:
         described = data["on_error"]
         switches = [decoder.value(setting) for setting in described["switches"]]
-        on_error = OnError(name, note, runs_again=described["runs_again"], switches=switches)
+        on_error = OnError(
+            name,
+            note,
+            runs_again=described["runs_again"],
+            switches=switches,
+            assumptions=assumptions,
+            communicates=described["communicates"],
+        )
         on_error.direct = described["direct"]
     specs = tuple(
         (decoder.source(source), decoder.value(spec)) for source, spec in data["graph_inputs"]
     )
+    suspended = decode_frames(decoder, scope.function, data["frames"])
     graph = None if data["graph"] is None else load_graph(data["graph"])
     if graph is None and data["graph"] is not None:
         return None
+    if suspended:
+        constants |= zip(data["frame_names"], context.functions(suspended), strict=True)
+    broken = None if data["broken"] is None else Break(*data["broken"])
     text = data["text"]
     target: Any = graph
     if text:
         target = entry_function(text, name, {**constants, "graph": graph})
-    info = EntryInfo(guards=guards, inputs=specs, text=text, stored="read")
+    info = EntryInfo(
+        guards=guards,
+        inputs=specs,
+        text=text,
+        broken=broken,
+        assumptions=assumptions,
+        stored="read",
+    )
+    if on_error is not None:
+        on_error.violated = functools.partial(context.violated, info)
     if data["graph"] is not None:
         info.graph_key = str(data["graph"]["key"])
-    return new_entry(checked, target, item=data["item"], info=info, on_error=on_error)
+    return new_entry(
+        checked,
+        target,
+        item=data["item"],
+        info=info,
+        handler=context.handler() if data["hooked"] else None,
+        on_error=on_error,
+        runs_to_end=context.to_end and bool(suspended),
+    )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flambeau_capture.entries.entry_parts import EntryParts
     from flambeau_capture.events import Event
     from flambeau_capture.sources import Scope
+    from flambeau_capture.stored.frames import EntryContext
     from flambeau_capture.torch_state import UsualState
 
 Json = Any
@@ -46,7 +47,11 @@ class EntryStore(Protocol):
 
 
 def find_entry(
-    store: EntryStore, scope: Scope, state: UsualState, note: Callable[[Event], None]
+    store: EntryStore,
+    scope: Scope,
+    state: UsualState,
+    note: Callable[[Event], None],
+    context: EntryContext,
 ) -> Any:
     """A stored entry that serves a call, or None."""
     for sizes in (True, False):
@@ -55,7 +60,7 @@ def find_entry(
         except NotStorable:
             return None
         for data in store.read(key):
-            entry = decode_entry(data, scope, state, store.load_graph, note)
+            entry = decode_entry(data, scope, state, store.load_graph, note, context)
             if entry is not None:
                 return entry
     return None

@@ -1,0 +1,79 @@
+"""The backwards of a graph pair in a call, by the results that have no tangent: a table that is
+filled when a set of undefined tangents first occurs. `specialized_backwards` compiles them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flambeau_prims.fork_safety import fork_safe_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+LIMIT = 8
+"""How many sets of undefined tangents get a backward: training loops use one or two."""
+
+
+@dataclass(frozen=True)
+class Backward:
+    """A compiled backward, the sizes it takes as ints, and the results whose tangents it takes."""
+
+    run: Callable[..., Any]
+    sizes: tuple[str, ...]
+    tangents: frozenset[int]
+
+    def keep(self, args: list[Any]) -> Any:
+        """A call with the items of a list, which others read again: the gradients, or the
+        `Progress` of a backward in pieces.
+        """
+        return self.run(*args)
+
+    def spend(self, args: list[Any]) -> Any:
+        """A call with the items of a list, which it empties: where the compiler's callable has such
+        an entry, what nobody else holds is freed after its last use.
+        """
+        spend = getattr(self.run, "spend", None)
+        if spend is not None:
+            return spend(args)
+        given = tuple(args)
+        args.clear()
+        return self.run(*given)
+
+
+class BackwardTable:
+    """The compiled backwards by the results that have no tangent; `_make` makes one.
+
+    `tangents` are the results whose tangents the backward reads.
+    """
+
+    def __init__(self, tangents: frozenset[int]) -> None:
+        self._tangents = tangents
+        self._compiled: dict[frozenset[int], Backward] = {}
+        self._lock = fork_safe_lock()
+
+    def without(self, missing: frozenset[int]) -> Backward:
+        """The backward for a call in which the results `missing` have no tangent."""
+        missing &= self._tangents
+        known = self._compiled.get(missing)
+        if known is None:
+            with self._lock:
+                if missing and self._is_full():
+                    missing = frozenset()
+                known = self._compiled.get(missing)
+                if known is None:
+                    known = self._compiled[missing] = self._make(missing)
+        return known
+
+    def _make(self, missing: frozenset[int]) -> Backward:
+        raise NotImplementedError
+
+    def _is_full(self) -> bool:
+        return len(self._compiled.keys() - {frozenset()}) >= LIMIT
+
+
+def backward_name(missing: Iterable[int]) -> str:
+    """The name of the graph of a backward without these tangents."""
+    absent = sorted(missing)
+    return "_".join(["backward_without", *map(str, absent)]) if absent else "backward"

@@ -1,0 +1,123 @@
+"""The inputs that a call of a training graph keeps for the derivatives of its gradients.
+
+    y = x * w;  y.mul_(2)       kept: x, w with their versions, of small overwritten inputs a copy
+
+`gradient_graph` says which these are. This is what a call needs, without the graph itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_autograd.graph_call import getter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flambeau_autograd.graph_call import Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """In the place of an input: its position among the saved tensors, which hooks have packed."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a call keeps for the derivatives of its gradients: the inputs that these depend on, the
+    versions of those whose versions nothing else checks, the values of the symbols, the state of
+    the random generator.
+    """
+
+    inputs: tuple[Any, ...]
+    versions: list[int]
+    sizes: Mapping[str, int]
+    state: torch.Tensor | None
+
+
+@dataclass
+class KeptInputs:
+    """What each call keeps: the graph's inputs `needed` (positions), in this order.
+
+    `tensors`: those that hooks on saved tensors may pack. `checked`: those whose versions nothing
+    else checks. `copied`: numbers among the needed ones of inputs that the call writes to. `draws`:
+    the state of the generator is kept. `sizes` reads the symbols. `refused`: why nothing is kept.
+    """
+
+    needed: list[int]
+    tensors: frozenset[int]
+    checked: list[int]
+    copied: list[int]
+    draws: bool
+    sizes: Sizes
+    refused: str
+
+    def __post_init__(self) -> None:
+        self._inputs = getter(self.needed)
+        self._checked = getter(self.checked)
+
+    def keep(self, args: Sequence[Any]) -> Kept | None:
+        """What a call with these arguments keeps; to be asked before it writes to them."""
+        if self.refused:
+            return None
+        inputs = self._inputs(args)
+        if self.copied:
+            own = list(inputs)
+            for number in self.copied:
+                own[number] = own[number].detach().clone()
+            inputs = tuple(own)
+        return Kept(
+            inputs,
+            [tensor._version for tensor in self._checked(args)],
+            self.sizes(args),
+            torch.get_rng_state() if self.draws else None,
+        )
+
+    def packed(
+        self, kept: Kept | None, saved: Mapping[int, int], count: int
+    ) -> tuple[Kept | None, list[torch.Tensor]]:
+        """`kept` with its tensors left to hooks that pack what is saved, and those that are to be
+        saved for it after `count` others; `saved` is where inputs are saved already.
+        """
+        if kept is None:
+            return None, []
+        inputs, added = list(kept.inputs), list[torch.Tensor]()
+        for number, at in enumerate(self.needed):
+            if at not in self.tensors:
+                continue
+            position = saved.get(at)
+            if position is None:
+                position = count + len(added)
+                added.append(inputs[number])
+            inputs[number] = Packed(position)
+        return Kept(tuple(inputs), [], kept.sizes, kept.state), added
+
+    def unpacked(self, kept: Kept | None, saved: Sequence[torch.Tensor]) -> Kept | None:
+        """`kept` with what hooks have unpacked."""
+        if kept is None:
+            return None
+        inputs = [saved[x.position] if isinstance(x, Packed) else x for x in kept.inputs]
+        versions = [tensor._version for tensor in self._checked(self.by_position(inputs))]
+        return Kept(tuple(inputs), versions, kept.sizes, kept.state)
+
+    def handles(self, kept: Kept, positions: Sequence[tuple[int, int]]) -> dict[int, torch.Tensor]:
+        """The inputs at some of the graph's `positions`, by the numbers beside them."""
+        given = self.by_position(kept.inputs)
+        return {number: given[at] for number, at in positions if at in given}
+
+    def by_position(self, inputs: Sequence[Any]) -> Any:
+        return dict(zip(self.needed, inputs, strict=True))
+
+    def reason(self, kept: Kept | None) -> str:
+        """Why these gradients have no derivative, or nothing."""
+        if self.refused or kept is None:
+            return self.refused
+        checked = self._checked(self.by_position(kept.inputs))
+        if all(x._version == version for x, version in zip(checked, kept.versions, strict=True)):
+            return ""
+        return "an input that its gradients depend on has been written to since"

@@ -1,0 +1,162 @@
+"""Graphs with a backward on disk: another process runs forward and backward without tracing.
+
+    graph      {"call": ..., "program": the forward, "training": ...}
+    program    each Program by the name of its graph: "backward", "backward_without_1"
+    captured   the captured graph itself, with what the compiler saw of its inputs
+
+The captured graph is read only for what was not stored: a set of undefined tangents that did not
+occur before, and second derivatives. Autograd's passes then make the same graphs as in the first
+process, which is checked: what they say of the call must be equal to what was stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from flambeau import stored_graphs
+from flambeau.progress import building
+from flambeau.report import Stopwatch
+from flambeau_autograd.backwards import Backward, BackwardTable, backward_name
+from flambeau_autograd.runtime_wrappers import wrap_training
+from flambeau_autograd.traced_modes import TracedModes
+from flambeau_autograd.training_json import decode_training, encode_training
+from flambeau_prims.fork_safety import fork_safe_rlock
+from flambeau_prims.lazy_exports import import_apart
+from flambeau_runtime.cache import binding, recording_cache_use
+from flambeau_runtime.executor import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from torch import fx
+
+    from flambeau.compile_context import Compiled, Context
+    from flambeau.report import GraphReport
+    from flambeau_autograd.cut_backward import Groups
+    from flambeau_autograd.gradient_graph import Gradients
+    from flambeau_autograd.graph_call import Call
+    from flambeau_autograd.kept_inputs import Kept
+    from flambeau_autograd.runtime_wrappers import Training
+    from flambeau_autograd.specialized_backwards import Backwards
+
+__all__ = ["encode_captured", "encode_training", "read_training"]
+
+
+def encode_captured(gm: fx.GraphModule, examples: list[Any], key: str, context: Context) -> bytes:
+    """The captured graph as data; NotStored where it cannot be written, or not be read again."""
+    messages = import_apart("flambeau.graph_messages")
+    try:
+        message = json.loads(json.dumps(messages.encode_message(gm, examples, context, key)))
+        again, inputs, _ = messages.decode_message(message)
+        same = stored_graphs.key_of_graph(again, inputs, context) == key
+    except (TypeError, ValueError, LookupError) as error:
+        raise stored_graphs.NotStored("foreign-call", str(error)) from None
+    if not same:
+        raise stored_graphs.NotStored("foreign-call", "the graph, read again, is another one")
+    data = {"binding": binding(stored_graphs.CAPTURED, key), "message": message}
+    return json.dumps(data, separators=(",", ":")).encode()
+
+
+def read_training(
+    data: Any,
+    captured: bytes,
+    forward: Compiled,
+    call: Call,
+    report: GraphReport,
+    context: Context,
+) -> Compiled:
+    """The callable of a stored graph with a backward; `captured` is what `encode_captured` gave."""
+    stored = StoredBackwards(data, captured, call, report, context)
+    return wrap_training(forward, stored, call, stored.training)
+
+
+class StoredBackwards(BackwardTable):
+    """The backwards and second derivatives of a stored graph, of which those that are not stored
+    are made from the captured graph.
+    """
+
+    def __init__(
+        self, data: Any, captured: bytes, call: Call, report: GraphReport, context: Context
+    ) -> None:
+        self.training = training = decode_training(data, call, self.gradients)
+        read = [training.tangents[at] for kind, at in training.saved if kind == "tangent"]
+        super().__init__(frozenset(read))
+        self._data = data
+        self._captured = captured
+        self._report = report
+        self._context = context
+        self._key = report.key
+        self._modes = TracedModes.current()
+        self._made: tuple[Backwards, Gradients] | None = None
+        self._tracing = fork_safe_rlock()
+
+    def batched(self, backward: Backward) -> Callable[..., Sequence[Any]]:
+        """One of these backwards, for tangents that are batches."""
+        return self._traced()[0].batched(backward)
+
+    def cut(self, counted: Collection[int], limits: Sequence[int]) -> tuple[Groups, Any]:
+        """Groups of gradients by their bytes, and backwards in pieces that give one group each."""
+        return self._traced()[0].cut(counted, limits)
+
+    def _make(self, missing: frozenset[int]) -> Backward:
+        found = stored_graphs.read_backward(self._key, backward_name(missing), self._context)
+        if found is None:
+            return self._traced()[0].without(missing)
+        program, sizes = found
+        with (
+            Stopwatch(self._report.seconds, "runtime"),
+            recording_cache_use(self._report.cache),
+            building(program, self._report.cache),
+        ):
+            title = f"{self._context.report.name} graph {self._report.number}"
+            run = load(program, self._context.options.runtime, None, title)
+        self._report.programs.append(program)
+        return Backward(run, tuple(sizes), self._tangents - missing)
+
+    def gradients(
+        self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None] | None:
+        """`gradient_graph.Gradients.__call__`."""
+        if torch.is_grad_enabled() and (kept is None or self.training.kept.reason(kept)):
+            return None
+        return self._traced()[1](kept, tangents)
+
+    def _traced(self) -> tuple[Backwards, Gradients]:
+        with self._tracing:
+            if self._made is None:
+                self._made = self._trace()
+            return self._made
+
+    def _trace(self) -> tuple[Backwards, Gradients]:
+        messages = import_apart("flambeau.graph_messages")
+        gm, examples, _ = messages.decode_message(json.loads(self._captured)["message"])
+        backends = import_apart("flambeau.backends")
+        autograd = import_apart("flambeau_autograd.pipeline")
+        compiler = backends.inductor_compiler(self._report, self._context)
+        options = dataclasses.replace(
+            backends.autograd_options(self._context), compile_backward_lazily=True
+        )  # the forward is there
+
+        def compile_graph(graph: Any, kind: str) -> Compiled:
+            if graph.stored_as == "forward":
+                return lambda *inputs: ()
+            compiled: Compiled = compiler(graph, kind)
+            return compiled
+
+        gm.meta.update(name=self._context.report.name, has_key=True)
+        with self._modes.restored(), torch.enable_grad():
+            autograd.aot(gm, examples, compile_graph, options=options)
+        made: Training = gm.meta["training"]
+        if json.loads(json.dumps(encode_training(made))) != self._data:
+            raise RuntimeError(
+                f"{self._context.report.name}: the stored graph was traced again, for a backward "
+                "that is not stored, and became another one; remove the cache directory"
+            )
+        gradients = cast("Gradients", made.gradients)
+        gradients.kept = self.training.kept
+        self._report.eager_derivatives = gradients.eager
+        return gm.meta["backwards"], gradients
