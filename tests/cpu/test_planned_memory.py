@@ -96,7 +96,7 @@ def test_explain_tells_of_memory() -> None:
     compiled(torch.randn(256, 4), torch.tensor([1, 2]))
     (graph,) = flambeau.explain(compiled).graphs
     assert graph.memory == (
-        "inference: holds 8,212 bytes at its peak, 4,112 of them its arguments",
+        "inference: holds 4,116 bytes at its peak, 4,112 of them its arguments",
     )
     (extern,) = graph.externs
     assert extern.operator.startswith("aten.index_fill_") and "scatters" in extern.reason
