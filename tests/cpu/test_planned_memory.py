@@ -88,15 +88,15 @@ def test_models_hold_few_large_values_at_a_time(
 
 
 def test_explain_tells_of_memory() -> None:
-    def program(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        x.index_fill_(0, rows, 2.0)
+    def program(x: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        x.index_reduce_(0, rows, values, "amax")
         return x.sum()
 
     compiled = flambeau.compile(program)
-    compiled(torch.randn(256, 4), torch.tensor([1, 2]))
+    compiled(torch.randn(256, 4), torch.tensor([1, 2]), torch.randn(2, 4))
     (graph,) = flambeau.explain(compiled).graphs
     assert graph.memory == (
-        "inference: holds 4,116 bytes at its peak, 4,112 of them its arguments",
+        "inference: holds 8,244 bytes at its peak, 4,144 of them its arguments",
     )
     (extern,) = graph.externs
-    assert extern.operator.startswith("aten.index_fill_") and "scatters" in extern.reason
+    assert extern.operator.startswith("aten.index_reduce_") and "scatters" in extern.reason
