@@ -63,6 +63,7 @@ PROGRAMS: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[torch.Tensor]
     "frexp": (lambda n: torch.randn(n, 3), lambda x: tuple(torch.frexp(x))),
     "histogram": (lambda n: torch.rand(n, 3), lambda x: tuple(torch.histogram(x, 4))),
     "masked_scatter": (_rows, lambda x: torch.zeros_like(x).masked_scatter(x > 0, x * 2)),
+    "masked_scatter expanded": (_rows, lambda x: x.sum(0).masked_scatter(x > 0, x * 2)),
     "norm of an order given": (_rows, lambda x: x.norm(3, dim=1)),
     "block_diag": (_rows, lambda x: torch.block_diag(x.detach(), x.detach().T)),
 }

@@ -41,6 +41,13 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "of a result": lambda x: (x * 2).as_strided((13,), (1,)),
     "of a view of a result": lambda x: (x * 2)[1:].as_strided((12,), (1,), 0),
     "of a view": lambda x: x[1:].as_strided((12,), (1,), 0),
+    "copied": lambda x: torch.as_strided_copy(x, (2, 3), (1, 2)),
+    "copied beyond the end": lambda x: torch.as_strided_copy(x, (9,), (9,)),
+    "copied beyond its result": lambda x: torch.as_strided_copy(x * 2, (13,), (1,)),
+    "copied before the start": lambda x: torch.as_strided_copy(x, (2,), (1,), -1),
+    "copied to an argument": lambda x: torch.as_strided_copy(
+        x.detach(), size=(9,), stride=(9,), out=torch.empty(9)
+    ),
     "written in part": lambda x: torch.as_strided_scatter(x, torch.ones(2), (2,), (5,)),
     "written beyond": lambda x: torch.as_strided_scatter(x, torch.ones(13), (13,), (1,)),
     "in place": lambda x: (x * 2).as_strided_((13,), (1,)),

@@ -71,9 +71,9 @@ class OperatorFacts:
     """Facts of one overload; see the attributes."""
 
     __slots__ = (
-        "aliases", "any_geometry", "changes_metadata", "checks_overlap", "counted_lists",
-        "functional", "lazy", "mutated", "op", "out", "positions", "random", "returns_list",
-        "special", "stem", "view", "view_form",
+        "aliases", "any_geometry", "changes_metadata", "checks_overlap",
+        "copies_any_geometry", "counted_lists", "functional", "lazy", "mutated", "op", "out",
+        "positions", "random", "returns_list", "special", "stem", "view", "view_form",
     )  # fmt: skip
 
     def __init__(self, op: OpOverload) -> None:
@@ -111,6 +111,8 @@ class OperatorFacts:
         """
         self.any_geometry = self.stem == "as_strided"
         """Whether it gives any geometry over its argument's memory."""
+        self.copies_any_geometry = self.stem == "as_strided_copy"
+        """Whether it copies such a window: a window beyond the memory is eager's error."""
         self.random = torch.Tag.nondeterministic_seeded in op.tags
         self.special: str | None = None
         # A rule knows better than the tag: only some calls of aten.index depend on contents.

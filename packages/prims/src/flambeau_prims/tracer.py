@@ -210,6 +210,8 @@ class Tracer(TorchDispatchMode):
             rule_kwargs, value_kwargs = self._take_kwargs(kwargs, key)
         else:
             rule_kwargs, value_kwargs = {}, {}
+        if facts.copies_any_geometry:
+            self._check_window(args, kwargs or {}, rule_args, rule_kwargs)
         if facts.mutated:
             return self._mutate(
                 MutatingCall(
@@ -229,6 +231,16 @@ class Tracer(TorchDispatchMode):
                 self.nodes.append(node)
             return fake
         return self._many(func, facts, result, args, kwargs, values, value_kwargs)
+
+    def _check_window(self, args: Any, kwargs: Any, rule_args: Any, rule_kwargs: Any) -> None:
+        """Raise eager's error where a copied window of any geometry lies beyond its memory."""
+        source = args[0] if args else kwargs.get("self")
+        if not isinstance(source, FakeTensor):
+            source = self.constant(source) if isinstance(source, torch.Tensor) else None
+        if source is not None:
+            geometry = {name: value for name, value in rule_kwargs.items() if name != "out"}
+            window = infer(torch.ops.aten.as_strided.default, rule_args, geometry)
+            require_inside(window, source.storage_record)
 
     def _infer(
         self, key: tuple[Any, ...], func: Any, rule_args: Any, rule_kwargs: dict[str, Any]

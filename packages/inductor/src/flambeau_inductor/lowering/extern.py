@@ -140,6 +140,7 @@ def updated_operands(node: Node) -> tuple[int, ...]:
         isinstance(x, Value)
         and out is not None
         and out.spec.dtype in STORED_DTYPES
+        and out.spec.shape == x.spec.shape  # masked_scatter expands it to the mask
         and list(node.operands()).count(x) == 1
     )
     return (0,) if alone else ()
