@@ -165,11 +165,56 @@ def returns_all(count: int) -> Layers:
     return Results([Block() for _ in range(count)])
 
 
+class Tower(nn.Module):
+    """Equal layers, all of whose results are kept."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(count)])
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, results: list[torch.Tensor]) -> torch.Tensor:
+        y = x
+        for layer in self.inner:
+            y = layer(y).relu()
+            results.append(y)
+        return x + self.out(y).tanh()
+
+
+def nested(count: int) -> Layers:
+    """Equal layers of equal layers; all results are returned, those of the inner ones, too."""
+
+    class Towers(Layers):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            results: list[torch.Tensor] = []
+            for layer in self.layers:
+                x = layer(x, results)
+            return (*results, self.norm(x))
+
+    return Towers([Tower(12) for _ in range(min(count, 12))])
+
+
+def counts_calls(count: int) -> Layers:
+    """One block that counts its calls: one kernel adds all of them, outside of what repeats."""
+
+    class Counting(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+        def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(x, scale)
+
+    return Layers([Counting()] * count)
+
+
 STACKS: dict[str, Callable[[int], Layers]] = {
     make.__name__: make
     for make in (
         plain, odd_in_the_middle, wider_in_the_middle, shared_weights, shared_scale,
         every_second_shared, every_second_attends, writes_statistics, long_skips, returns_all,
+        nested, counts_calls,
     )
 }  # fmt: skip
 

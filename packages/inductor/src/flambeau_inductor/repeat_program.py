@@ -25,7 +25,7 @@ from flambeau_runtime import program as rt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_prims.repeated_regions import ShortGraph
+    from flambeau_prims.repeated_regions import Address, ShortGraph
     from flambeau_prims.repeated_runs import Run
 
 LEAST_WINDOWS = 3
@@ -124,6 +124,10 @@ class _Extension:
         self.place: dict[str, tuple[int, int]] = {}
         """Of a name that a window defines, the step, and which of its names."""
         self.steps = program.steps
+        # Layers that are repeated themselves have names with shorter marks.
+        self.mark = "_"
+        while any(self.mark in name for step in program.steps for name in _defined(step)):
+            self.mark += "_"
 
     def run(self) -> rt.Program | None:
         tokens: list[int] = []
@@ -169,24 +173,39 @@ class _Extension:
     # What must hold
 
     def check(self, run: Run, reads: list[list[str]]) -> None:
-        first: dict[int, list[int]] = {}
-        last: dict[int, list[int]] = {}
-        for names, copies in ((run.outside[0], first), (run.outside[-1], last)):
-            for name in names:
-                if name in self.labels:
-                    kind, copy = self.labels[name]
-                    copies.setdefault(kind, []).append(copy)
+        """Steps in front of the windows read inputs and compute values of the first layers only,
+        those behind them of the last: so the windows read and compute those of all between.
+        """
+        inputs = [list(filter(None, map(self.labels.get, names))) for names in reads]
+        self.check_addresses(run, inputs)
+        self.check_addresses(run, list(map(self.computed, self.steps)))
         recent = run.stop - 2 * run.length
-        for index in range(run.start):
-            for kind, copy in filter(None, map(self.labels.get, reads[index])):
-                if copy > max(first.get(kind, [-1])):
-                    raise _NotRepeated
         for index in range(run.stop, len(self.steps)):
             for name in reads[index]:
-                label = self.labels.get(name)
-                if label is not None and label[1] < min(last.get(label[0], [label[1] + 1])):
-                    raise _NotRepeated
                 if name in self.place and run.start <= self.place[name][0] < recent:
+                    raise _NotRepeated
+
+    def computed(self, step: rt.Step) -> list[Address]:
+        """The addresses of the values that a step computes."""
+        if not isinstance(step, (rt.Launch, rt.Extern)):
+            return []
+        return list(filter(None, map(self.short.values.get, step.computes)))
+
+    @staticmethod
+    def check_addresses(run: Run, addresses: list[list[Address]]) -> None:
+        newest: dict[int, int] = {}
+        for index in range(run.start, run.start + run.length):
+            for kind, copy in addresses[index]:
+                newest[kind] = max(copy, newest.get(kind, copy))
+        oldest: dict[int, int] = {}
+        for index in range(run.stop - run.length, run.stop):
+            for kind, copy in addresses[index]:
+                oldest[kind] = min(copy, oldest.get(kind, copy))
+        for index, found in enumerate(addresses):
+            for kind, copy in found:
+                if index < run.start and copy > newest.get(kind, -1):
+                    raise _NotRepeated
+                if index >= run.stop and copy < oldest.get(kind, copy + 1):
                     raise _NotRepeated
 
     def of_neighbours(self, run: Run) -> Run:
@@ -288,7 +307,7 @@ class _Extension:
         ahead = min(extra, run.count - 1 - window)
         extra -= ahead
         name = self.definitions[index + ahead * run.length][number]
-        return f"{name}_{extra}" if extra else name
+        return f"{name}{self.mark}{extra}" if extra else name
 
     def renamed(self, steps: Any, extra: int) -> list[rt.Step]:
         """Steps as those of the windows or the calls that come `extra` windows later."""
@@ -338,7 +357,7 @@ class _Extension:
             for name in self.definitions[index]:
                 if name in self.tensors:
                     for extra in range(1, self.short.dropped + 1):
-                        new = f"{name}_{extra}"
+                        new = f"{name}{self.mark}{extra}"
                         result[new] = replace(self.tensors[name], name=new)
         return list(result.values())
 
