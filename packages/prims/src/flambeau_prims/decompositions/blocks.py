@@ -44,7 +44,14 @@ def chunk_cat(b: Builder, tensors: Sequence[Value], dim: int, num_chunks: int) -
     """
     if any(not sizes.known_ne(x.spec.numel, 0) for x in tensors):
         return NotImplemented  # eager refuses empty tensors
-    dim = wrap_dim(dim, tensors[0].spec.ndim)
+    first = tensors[0].spec
+    dim = wrap_dim(dim, first.ndim)
+    for x in tensors:
+        rows = x.spec.shape[:dim]
+        if x.spec.dtype is not first.dtype or x.spec.ndim <= dim:
+            return NotImplemented  # eager's error
+        if not all(map(sizes.known_eq, rows, first.shape[:dim])):
+            return NotImplemented  # eager's error
     parts = []
     for x in tensors:
         size = x.spec.shape[dim]

@@ -326,6 +326,10 @@ def channel_shuffle(self: Spec, groups: Size) -> Spec:
     """Channels interleaved. A GPU's kernel is a chain of views and `contiguous`, which copies
     nothing if each group has one channel or all.
     """
+    if not ge(groups, 1):
+        raise RuntimeError(
+            f"Number of groups to divide channels in must be positive. Value of groups:{groups}"
+        )
     if self.ndim < 3 or not eq(self.shape[1] % groups, 0):
         raise RuntimeError(
             f"channel_shuffle expects a tensor of 3 or more dimensions with channels "
