@@ -31,6 +31,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "_chunk_cat of dtypes": lambda: torch._chunk_cat([X, X.int()], 1, 2),
     "_chunk_cat of rows": lambda: torch._chunk_cat([X, X[:1]], 1, 2),
     "_chunk_cat of dims": lambda: torch._chunk_cat([X, X[0]], 1, 1),
+    "index_fill of much": lambda: X.index_fill(0, torch.tensor([1]), 1e40),
+    "index_fill of bytes": lambda: X.byte().index_fill(0, torch.tensor([1]), torch.tensor(300)),
     "huber_loss": lambda: F.huber_loss(X, X, delta=0.0),
     "smooth_l1_loss": lambda: F.smooth_l1_loss(X, X, beta=-1.0),
     "gelu": lambda: F.gelu(X, approximate="asdf"),

@@ -10,6 +10,7 @@ eager shares out to threads stays ATen's if it is long, and no small part of a t
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -135,9 +136,11 @@ def index_copy(b: Builder, x: Value, dim: int, index: Value, source: Value) -> A
 def index_fill(b: Builder, x: Value, dim: int, index: Value, value: Any) -> Any:
     """A number in place of slices of x, which may be counted from the end."""
     if isinstance(value, Value):
-        if value.spec.shape:
-            return NotImplemented  # eager's error
+        if value.spec.shape or value.spec.dtype is not x.spec.dtype:
+            return NotImplemented  # eager's error, or its check that the number fits
         value = b.reshape(b.cast(b.to_device(value, x.spec.device), x.spec.dtype), ())
+    elif not _fits(value, x.spec.dtype):
+        return NotImplemented  # eager's error
     elif x.spec.dtype is torch.bool:
         value = bool(value)
     if not isinstance(value, Value):
@@ -149,6 +152,18 @@ def index_fill(b: Builder, x: Value, dim: int, index: Value, value: Any) -> Any:
     part = (*x.spec.shape[:dim], index.spec.numel, *x.spec.shape[dim + 1 :])
     result = _scattered(b, x, [*[None] * dim, index], b.expand(value, part), False)
     return result if shape or result is NotImplemented else b.reshape(result, ())
+
+
+def _fits(value: Any, dtype: torch.dtype) -> bool:
+    """Whether ATen surely converts a number to a dtype without an error."""
+    if not isinstance(value, (int, float)):
+        return dtype.is_complex
+    if dtype is torch.bool or dtype.is_complex:
+        return True
+    if dtype.is_floating_point:
+        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    limits = torch.iinfo(dtype)
+    return math.isfinite(value) and limits.min <= value <= limits.max
 
 
 @decomposition(aten.put.default)
