@@ -121,3 +121,25 @@ def compiled_backwards(program: Program) -> int:
 def test_only_what_reads_a_written_argument_is_cut() -> None:
     assert compiled_backwards(unread) == 1
     assert compiled_backwards(twice) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_windows_of_several_arguments_scaled_then_added_to(count: int) -> None:
+    """The kernel of a norm runs over its row several times, and scales a window in one of them."""
+
+    def program(h: torch.Tensor, w: torch.Tensor, *caches: torch.Tensor) -> torch.Tensor:
+        for cache in caches:
+            h = h * w
+            cache[:, -5:].mul_(0.5).add_(h)
+            h = torch.nn.functional.layer_norm(h + cache.mean(1, keepdim=True), (9,))
+        return h
+
+    def make() -> tuple[torch.Tensor, ...]:
+        return torch.randn(3, 5, 9), torch.randn(9), *(torch.randn(3, 7, 9) for _ in range(count))
+
+    arguments = make()
+    expected = [x.clone() for x in arguments]
+    with torch.no_grad():
+        result = program(*expected)
+        torch.testing.assert_close(flambeau.compile(program)(*arguments), result)
+    torch.testing.assert_close(arguments, tuple(expected))

@@ -74,15 +74,15 @@ class _Splitter:
     def split(self) -> tuple[Phase, ...]:
         level_of = [self.level_of(statement) for statement in self.body]
         count = max(level_of, default=0) + 1
-        roots: list[list[Statement]] = [[] for _ in range(count)]
         rows: list[list[Statement]] = [[] for _ in range(count)]
         for statement, level in zip(self.body, level_of, strict=True):
-            if isinstance(statement, Reduce) or is_inner(statement, self.inner):
-                if isinstance(statement, (Reduce, Sort, Store, CheckIndex)):
-                    roots[level].append(statement)
-            else:
+            if not isinstance(statement, Reduce) and not is_inner(statement, self.inner):
                 rows[level].append(statement)
+        roots = self.roots(level_of)
         needed = [self.closure(level, roots[level]) for level in range(count)]
+        while self.postpone_stores(level_of, needed):
+            roots = self.roots(level_of)
+            needed = [self.closure(level, roots[level]) for level in range(count)]
         for level, names in enumerate(needed):
             for name in names:
                 self.home.setdefault(name, level)
@@ -111,6 +111,32 @@ class _Splitter:
             done = tuple(s for s in self.body if isinstance(s, Sort) and s.name in read)
             phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches, sorts, done))
         return tuple(phases)
+
+    def roots(self, level_of: list[int]) -> list[list[Statement]]:
+        """Of each phase, what its loop over the inner axes is for."""
+        roots: list[list[Statement]] = [[] for _ in range(max(level_of, default=0) + 1)]
+        for statement, level in zip(self.body, level_of, strict=True):
+            if isinstance(statement, Reduce) or (
+                isinstance(statement, (Sort, Store, CheckIndex)) and is_inner(statement, self.inner)
+            ):
+                roots[level].append(statement)
+        return roots
+
+    def postpone_stores(self, level_of: list[int], needed: list[set[str]]) -> bool:
+        """Move each Store to the last phase that loads what it overwrites, and behind the Stores
+        that it overwrites; whether one was moved.
+        """
+        last: dict[str, int] = {}
+        is_moved = False
+        for position, statement in enumerate(self.body):
+            if isinstance(statement, Load):
+                loaded_by = (level for level, names in enumerate(needed) if statement.name in names)
+                last[statement.buffer] = max(last.get(statement.buffer, 0), *loaded_by, 0)
+            elif isinstance(statement, Store) and is_inner(statement, self.inner):
+                level = max(level_of[position], last.get(statement.buffer, 0))
+                is_moved |= level > level_of[position]
+                last[statement.buffer] = level_of[position] = level
+        return is_moved
 
     def level_of(self, statement: Statement) -> int:
         """The number of Reduces and Sorts before a statement; these are in the loop that feeds
