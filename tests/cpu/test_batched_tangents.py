@@ -79,8 +79,11 @@ def test_a_batch_is_one_call_and_a_graph_that_reads_memory_runs_for_each_tangent
     for name, expected in (("padded", []), ("linear", []), ("as_strided", [3])):
         program, shape = PROGRAMS[name]
         x = torch.randn(shape, requires_grad=True)
-        gradients(flambeau.compile(program), x, lambda y: torch.randn(3, *y.shape), "engine")
+        compiled = flambeau.compile(program)
+        gradients(compiled, x, lambda y: torch.randn(3, *y.shape), "engine")
         assert loops == expected, name
+        (graph,) = flambeau.explain(compiled).graphs
+        assert any("as_strided" in text for text in graph.separate_tangents) == bool(expected)
 
 
 def test_parameters_partial_tangents_and_graphs_that_are_kept() -> None:

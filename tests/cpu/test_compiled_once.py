@@ -10,6 +10,7 @@ import torch
 
 import flambeau
 from flambeau_runtime.build import cpp
+from tests.ranks import run_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,11 +55,7 @@ def test_each_kernel_is_built_once(trains: bool, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
     given = (str(folder), trains, barrier, shown)
-    context = torch.multiprocessing.spawn(check, given, nprocs=PROCESSES, join=False)
-    assert context is not None
-    while not context.join():  # raises what a process has raised
-        pass
-    assert [process.exitcode for process in context.processes] == [0] * PROCESSES
+    run_ranks(check, given, PROCESSES)
     objects = len(list((folder / "objects").glob("*.so")))
     assert objects
     assert sum(shown.get() for _ in range(PROCESSES)) == objects

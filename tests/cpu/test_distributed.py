@@ -11,6 +11,7 @@ from torch import nn
 
 import flambeau
 from tests.programs import collectives
+from tests.ranks import run_ranks
 from tests.worlds import World, compare, kinds
 
 if TYPE_CHECKING:
@@ -193,11 +194,7 @@ def of_two(rank: int, folder: str) -> None:
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    context = torch.multiprocessing.spawn(of_two, (str(tmp_path),), nprocs=2, join=False)
-    assert context is not None
-    while not context.join():  # raises what a process has raised
-        pass
-    assert [process.exitcode for process in context.processes] == [0, 0]
+    run_ranks(of_two, (str(tmp_path),), 2)
 
 
 @pytest.mark.usefixtures("_group")

@@ -17,6 +17,7 @@ from torch.distributed.tensor import (
 )
 
 import flambeau
+from tests.ranks import run_ranks
 from tests.worlds import kinds
 
 if TYPE_CHECKING:
@@ -93,8 +94,4 @@ def check(rank: int, ranks: int, store: str) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_equal_to_eager(ranks: int, tmp_path: Path) -> None:
     store = os.fspath(tmp_path / "store")
-    context = torch.multiprocessing.spawn(check, (ranks, store), nprocs=ranks, join=False)
-    assert context is not None
-    while not context.join():  # raises what a process has raised
-        pass
-    assert not any(process.exitcode for process in context.processes)
+    run_ranks(check, (ranks, store), ranks)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import flambeau
 from flambeau import compiler
+from tests.ranks import run_ranks
 from tests.worlds import kinds
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _guards_that_differ(rank: int, ranks: int) -> None:
     assert not _differing(lambda: compiled(x))
     assert not _differing(lambda: compiled(x + 1))
     (text,) = _differing(lambda: compiled(x, 3 if rank == 1 else 2))
-    assert "- rank 0: served" in text
+    assert "- rank 0: has an entry" in text
     assert "- rank 1: compiled; L['factor']" in text
     torch.testing.assert_close(compiled(x, 5), total(x, 5))
     expected = ["capture", "recompile", "ranks_differ", "recompile"]
@@ -131,11 +132,7 @@ def check(rank: int, ranks: int, store: str) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_processes(ranks: int, tmp_path: Path) -> None:
     store = os.fspath(tmp_path / "store")
-    context = torch.multiprocessing.spawn(check, (ranks, store), nprocs=ranks, join=False)
-    assert context is not None
-    while not context.join():  # raises what a process has raised
-        pass
-    assert [process.exitcode for process in context.processes] == [0] * ranks
+    run_ranks(check, (ranks, store), ranks)
 
 
 def test_a_process_without_a_group_meets_nobody() -> None:

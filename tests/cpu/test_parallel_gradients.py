@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import flambeau
+from tests.ranks import run_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,8 +189,4 @@ def check(rank: int, store: str) -> None:
 
 def test_two_processes(tmp_path: Path) -> None:
     store = os.fspath(tmp_path / "store")
-    context = torch.multiprocessing.spawn(check, (store,), nprocs=2, join=False)
-    assert context is not None
-    while not context.join():  # raises what a process has raised
-        pass
-    assert [process.exitcode for process in context.processes] == [0, 0]
+    run_ranks(check, (store,), 2)

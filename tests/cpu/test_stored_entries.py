@@ -61,8 +61,8 @@ def test_the_second_process_uses_what_fits_and_nothing_else(
     kinds = {name: set(second.partition(":")[0].split()) for name, (_, second) in outcomes.items()}
     errors = {name: outcomes[name] for name, seen in kinds.items() if not seen <= EVENTS}
     assert not errors
-    served = {name for name, seen in kinds.items() if "stored" in seen and "capture" not in seen}
-    assert served == set(SAME)
-    # Where a graph breaks, parts that are the same may be served; what has changed is captured.
-    partly = {name for name, seen in kinds.items() if "stored" in seen} - served
+    read = {name for name, seen in kinds.items() if "stored" in seen and "capture" not in seen}
+    assert read == set(SAME)
+    # Where a graph breaks, parts that are the same may be read; what has changed is captured.
+    partly = {name for name, seen in kinds.items() if "stored" in seen} - read
     assert all("break" in kinds[name] for name in partly), {name: outcomes[name] for name in partly}

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import flambeau
+from tests.ranks import run_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,8 +175,4 @@ def check(rank: int, store: str) -> None:
 
 def test_two_processes(tmp_path: Path) -> None:
     store = os.fspath(tmp_path / "store")
-    context = torch.multiprocessing.spawn(check, (store,), nprocs=2, join=False)
-    assert context is not None
-    while not context.join():  # raises what a process has raised
-        pass
-    assert [process.exitcode for process in context.processes] == [0, 0]
+    run_ranks(check, (store,), 2)

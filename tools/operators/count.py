@@ -109,9 +109,12 @@ def _kind(seen: _Seen, samples: int) -> str:
 
 
 def _raises(case: Case) -> bool:
+    """Whether eager PyTorch raises, in the backward too if there is one."""
     try:
-        with torch.no_grad():
-            case.program(*case.make())
+        with torch.set_grad_enabled(case.grad):
+            result = case.program(*case.make())
+            if case.grad:
+                _backward(result)
     except Exception:
         return True
     return False
@@ -142,7 +145,7 @@ def _run(case: Case, dynamic: bool, seen: _Seen) -> None:
             if case.grad:
                 _backward(result)
         except Exception:
-            if not case.grad:
+            if not _raises(case):
                 seen.fallbacks.add("the call raises")
     events = state_of(compiled).events
     seen.breaks |= {e.reason.id for e in events if e.reason is not None}

@@ -44,7 +44,7 @@ class Threads:
 def run_threads(
     folder: Path, threads: int, seconds: float, steps: int | None, programs: int, seed: int
 ) -> Threads:
-    """So many threads for so many seconds, or steps of each. A step compiles a program anew, or
+    """So many threads for so many seconds, or steps of each. A step compiles a program again, or
     calls one that all threads share, with another number of rows.
     """
     os.environ |= {

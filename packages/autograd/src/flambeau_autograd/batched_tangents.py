@@ -2,10 +2,11 @@
 `torch.autograd.grad`, vectorized Jacobians): the graph of the backward, mapped over the batch.
 
     backward(w, y, t) -> (g,)      t is a batch of n tangents
-    mapped(w, y, t_n) -> (g_n,)    compiled as a graph of its own, for tensors of these sizes
+    mapped(w, y, t_n) -> (g_n,)    compiled as a separate graph, for tensors of these sizes
 
 The tangents of a batch look like single ones and have no memory, so kernels cannot read them. Here
-the batch becomes a dim in front. A graph that cannot be mapped runs once for each tangent.
+the batch becomes a dim in front. A graph that cannot be mapped runs once for each tangent, and says
+why (`explain(...).graphs[i].separate_tangents`).
 """
 
 from __future__ import annotations
@@ -55,14 +56,22 @@ def has_wrappers(tangents: Iterable[torch.Tensor | None]) -> bool:
 class BatchedBackward:
     """A backward graph mapped over batches, compiled for each form of its arguments."""
 
-    def __init__(self, graph: Graph, compile_graph: Callable[..., Compiled]) -> None:
+    def __init__(
+        self, graph: Graph, compile_graph: Callable[..., Compiled], separate: list[str]
+    ) -> None:
         self._graph = graph
         self._compile = compile_graph
         self._mapped: dict[Any, Compiled | None] = {}
-        self._is_mappable = not any(
-            node.op is prims.as_strided or node.op in READS_MEMORY or happens_once(node)
-            for node in graph.nodes
+        self._separate = separate
+        """Why batches ran one tangent after the other: more is added."""
+        self._unmapped = sorted(
+            {
+                str(node.op)
+                for node in graph.nodes
+                if node.op is prims.as_strided or node.op in READS_MEMORY or happens_once(node)
+            }
         )
+        """Operators that no batch can be given to."""
 
     def __call__(
         self,
@@ -107,7 +116,8 @@ class BatchedBackward:
 
     def _of(self, given: Sequence[Any], batched: Sequence[bool]) -> Compiled | None:
         """The compiled graph for arguments like these; None if there is none."""
-        if not self._is_mappable:
+        if self._unmapped:
+            self._note(f"{', '.join(self._unmapped)} cannot be mapped over a batch")
             return None
         key = tuple(
             (x.shape, x.stride(), flag) if isinstance(x, torch.Tensor) else x
@@ -115,6 +125,7 @@ class BatchedBackward:
         )
         if key not in self._mapped:
             if len(self._mapped) >= LIMIT:
+                self._note(f"batches have more than {LIMIT} forms")
                 return None
             self._mapped[key] = self._made(given, batched)
         return self._mapped[key]
@@ -124,9 +135,14 @@ class BatchedBackward:
         try:
             with torch.no_grad():
                 return self._compile(_module(self._graph, given, batched), tensors)
-        except (Unsupported, RuntimeError):
+        except (Unsupported, RuntimeError) as error:
             # An operator without a batching rule.
+            self._note(str(error).partition("\n")[0])
             return None
+
+    def _note(self, reason: str) -> None:
+        if reason not in self._separate:
+            self._separate.append(reason)
 
 
 def _module(graph: Graph, given: Sequence[Any], batched: Sequence[bool]) -> fx.GraphModule:

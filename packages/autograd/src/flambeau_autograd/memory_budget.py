@@ -17,7 +17,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flambeau_autograd.operators import Work, happens_once, memory_of, work
+from flambeau_autograd.operators import Work, computed_from, happens_once, memory_of, work
 from flambeau_autograd.recompute import compares_extremes, size_in_bytes
 from flambeau_prims.graph import Value
 from flambeau_prims.sizes import hint_of
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 OPERATIONS_PER_BYTE = {"cpu": 10.0, "cuda": 100.0}
 """How many multiplications a device does while it moves a byte."""
+
+_PRODUCTS = frozenset({
+    "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm",
+    "_scaled_mm",
+})  # fmt: skip
+_CONVOLUTIONS = frozenset({"convolution", "convolution_backward", "_convolution"})
 
 _FUSED = 0.25
 """The time of a pointwise call, in that of writing its result, which its neighbours keep in
@@ -97,16 +103,16 @@ def seconds_of(node: Node) -> float:
 def _operations(node: Node, out: Value) -> float:
     """The multiplications of a product, convolution or attention; 0 of other calls."""
     operands = [value for value in node.operands() if value.spec.ndim >= 2]
-    name = str(node.op)
+    name = getattr(getattr(node.op, "overloadpacket", node.op), "__name__", "")
     numel = hint_of(out.spec.numel)
     if len(operands) < 2:
         return 0.0
-    if "convolution" in name:
+    if name in _CONVOLUTIONS:
         weight = operands[1].spec
         return float(numel * hint_of(weight.numel) // max(1, hint_of(weight.shape[0])))
     if "attention" in name:
         return 2.0 * numel * hint_of(operands[1].spec.shape[-2])
-    if any(part in name for part in ("mm", "addmv", "linear", "dot", "mv")):
+    if name in _PRODUCTS:
         return float(numel * hint_of(operands[-2].spec.shape[-1]))
     return 0.0
 
@@ -154,20 +160,9 @@ class _Cut:
         self, wanted: Iterable[Value], but: Value | None = None
     ) -> tuple[list[Value], list[Node]]:
         """The saved Values, and the calls made again, that `wanted` is computed by."""
-        saved: dict[Value, None] = {}
-        nodes: dict[Node, None] = {}
-        pending = list(wanted)
-        visited: set[Value] = set()
-        while pending:
-            value = pending.pop()
-            if value in visited:
-                continue
-            visited.add(value)
-            stops = value in self.kept and value is not but
-            if stops or value in self.given or self.is_final(value):
-                saved[value] = None
-                continue
-            assert value.producer is not None
-            nodes[value.producer] = None
-            pending.extend(value.producer.operands())
-        return list(saved), list(nodes)
+
+        def stops(value: Value) -> bool:
+            is_kept = value in self.kept and value is not but
+            return is_kept or value in self.given or self.is_final(value)
+
+        return computed_from(wanted, stops)

@@ -13,6 +13,8 @@ from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.registry import aliasing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from flambeau_prims.graph import Node, Value
 
 aten = torch.ops.aten
@@ -76,6 +78,28 @@ def happens_once(node: Node) -> bool:
     data is not as it should be, or other processes wait for it.
     """
     return work(node.op) is Work.ONCE
+
+
+def computed_from(
+    wanted: Iterable[Value], stops: Callable[[Value], bool]
+) -> tuple[list[Value], list[Node]]:
+    """The Values that stop the way back from `wanted` ones, and the calls on that way."""
+    found: dict[Value, None] = {}
+    nodes: dict[Node, None] = {}
+    pending = list(wanted)
+    visited: set[Value] = set()
+    while pending:
+        value = pending.pop()
+        if value in visited:
+            continue
+        visited.add(value)
+        if stops(value):
+            found[value] = None
+            continue
+        assert value.producer is not None
+        nodes[value.producer] = None
+        pending.extend(value.producer.operands())
+    return list(found), list(nodes)
 
 
 def memory_of(value: Value) -> Value:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau_autograd.checkpointed import inside_regions
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.memory_budget import within_budget
-from flambeau_autograd.operators import happens_once, memory_of
+from flambeau_autograd.operators import computed_from, happens_once, memory_of
 from flambeau_autograd.reasons import TrainingOnlyMutation
 from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
 from flambeau_autograd.unalias_outputs import cloned
@@ -163,20 +163,7 @@ def _frontier(
     available = set(joint.inputs)
     for node in forward_nodes:
         available.update(out for out in node.outputs if out not in inside)
-    result: dict[Value, None] = {}
-    pending = list(wanted)
-    visited: set[Value] = set()
-    while pending:
-        value = pending.pop()
-        if value in visited:
-            continue
-        visited.add(value)
-        if value in available:
-            result[value] = None
-        else:
-            assert value.producer is not None
-            pending.extend(value.producer.operands())
-    return list(result)
+    return computed_from(wanted, available.__contains__)[0]
 
 
 # Building the two graphs

@@ -197,6 +197,7 @@ def _compile(
         again,
     )
     gm.meta["eager_derivatives"] = gradients.eager
+    gm.meta["separate_tangents"] = backwards.separate_tangents
     gm.meta["has_draws"] = any(map(is_draw, traced.tape.nodes))
     watched = watched_tensors(part, reads, traced.results, traced.tangents, call.inference, always)
     training = _training_of(part, joint, traced, gradients, watched, example_inputs)

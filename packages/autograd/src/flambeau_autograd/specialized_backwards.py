@@ -62,6 +62,8 @@ class Backwards(BackwardTable):
         # The compiler may rewrite the graph that it is given.
         self._graph = _copy(part.backward)
         self._batched: dict[frozenset[int], BatchedBackward] = {}
+        self.separate_tangents: list[str] = []
+        """Why batches of tangents ran one tangent after the other."""
 
     def batched(self, backward: Backward) -> BatchedBackward:
         """One of these backwards, for tangents that are batches."""
@@ -69,7 +71,9 @@ class Backwards(BackwardTable):
         with self._lock:
             if missing not in self._batched:
                 graph = self._graph_without(missing)
-                self._batched[missing] = BatchedBackward(graph, self._compile_graph)
+                self._batched[missing] = BatchedBackward(
+                    graph, self._compile_graph, self.separate_tangents
+                )
             return self._batched[missing]
 
     def _make(self, missing: frozenset[int]) -> Backward:
@@ -89,7 +93,9 @@ class Backwards(BackwardTable):
             return groups, self
         part = replace(self._part, backward=_copy(self._graph))
         given = (part, self._compiler, self._all_tangents, self._reaching, self._options)
-        return groups, Backwards(*given, self._compile_graph, groups)
+        pieces = Backwards(*given, self._compile_graph, groups)
+        pieces.separate_tangents = self.separate_tangents
+        return groups, pieces
 
     def _compile(self, graph: Graph) -> Callable[..., Any]:
         if self._groups is None:

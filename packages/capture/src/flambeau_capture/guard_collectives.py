@@ -1,7 +1,7 @@
 """Guard collectives: before each call of a compiled callable all ranks of the default process group
 tell one another whether their guards hold.
 
-    rank 0: f, served       rank 0 waits until rank 1 has compiled; both report which guards differ
+    rank 0: f, has an entry  rank 0 waits until rank 1 has compiled; both report which guards differ
     rank 1: f, missed
 
 Nothing runs before all ranks have compiled what they lack: a rank whose compile raises, or that
@@ -43,7 +43,7 @@ class Report:
     """
 
     function: str
-    served: bool
+    has_entry: bool
     failures: tuple[str, ...] = ()
     outcome: str = ""
     error: str = ""
@@ -60,12 +60,12 @@ class _Meetings:
         self.store = dist.PrefixStore("flambeau_guards", store)
         self._mine: list[str] = []
 
-    def agree(self, function: str, served: bool) -> bool:
+    def agree(self, function: str, has_entry: bool) -> bool:
         """Whether all ranks call the same function and all have an entry that serves."""
         number = str(self.number)
         self.number += 1
         name = zlib.crc32(function.encode())
-        if not served:
+        if not has_entry:
             self.store.add(f"{number}/missed", 1)
         names = self.store.add(f"{number}/names", name)
         if self.store.add(f"{number}/there", 1) == self.ranks:
@@ -233,12 +233,12 @@ def _judge(compiled: Any, reports: Sequence[Report]) -> None:
     if any(report.error for report in reports):
         errors = _by_rank([report.error or "compiled" for report in reports])
         raise RuntimeError(f"guard collectives: {functions[0]} fails on some ranks\n{errors}")
-    served = {report.served for report in reports}
+    with_entries = {report.has_entry for report in reports}
     outcomes = {report.outcome for report in reports}
-    if len(served) == 1 and len(outcomes) == 1:
+    if len(with_entries) == 1 and len(outcomes) == 1:
         return
     states = [
-        ("served" if report.served else "; ".join(("compiled", *report.failures)))
+        ("has an entry" if report.has_entry else "; ".join(("compiled", *report.failures)))
         + (f" [{report.outcome}]" if len(outcomes) > 1 else "")
         for report in reports
     ]

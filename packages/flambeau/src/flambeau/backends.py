@@ -288,6 +288,7 @@ def _through_autograd(
                 if (recomputes := gm.meta.get("partition")) is not None:
                     graph_report.partitions.append(recomputes)
                 graph_report.eager_derivatives = gm.meta.get("eager_derivatives", [])
+                graph_report.separate_tangents = gm.meta.get("separate_tangents", [])
                 return compiled
         except Unsupported as unsupported:
             if isinstance(unsupported, RecordedWrite) and can_be_cut(gm):

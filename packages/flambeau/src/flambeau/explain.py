@@ -195,6 +195,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         externs=_externs(graph),
         partitions=tuple(map(str, graph.partitions)),
         eager_derivatives=tuple(graph.eager_derivatives),
+        separate_tangents=tuple(graph.separate_tangents),
         launches=tuple(filter(None, (launch() for launch in graph.launches))),
         memory=tuple(_memory(program) for program in graph.programs if not program.symbols),
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",

@@ -55,6 +55,7 @@ class GraphExplanation:
     partitions: what each forward saves for its backward, and what the backward recomputes, a line
         for each.
     eager_derivatives: why the eager engine computes second derivatives that were asked for.
+    separate_tangents: why a backward ran once for each tangent of a batch.
     launches: how each of its Programs is launched on a GPU: as one CUDA graph, or why not.
     memory: what each of its Programs holds at its peak, if that depends on no size of the call.
     assumes: what it checks of data, where the program would otherwise go another way.
@@ -82,6 +83,7 @@ class GraphExplanation:
     externs: tuple[ExternExplanation, ...] = ()
     partitions: tuple[str, ...] = ()
     eager_derivatives: tuple[str, ...] = ()
+    separate_tangents: tuple[str, ...] = ()
     launches: tuple[str, ...] = ()
     memory: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()

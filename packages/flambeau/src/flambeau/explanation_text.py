@@ -77,6 +77,7 @@ def _graph_lines(index: int, graph: GraphExplanation, shown: int) -> list[str]:
         lines += ["  calls of ATen:", *_cut(externs, "more operators")]
     lines += [f"  backward: {partition}" for partition in graph.partitions]
     lines += [f"  second derivatives run eagerly: {text}" for text in graph.eager_derivatives]
+    lines += [f"  tangents of a batch run one by one: {text}" for text in graph.separate_tangents]
     lines += [f"  {line}" for line in (*graph.launches, *graph.memory)]
     if graph.stored:
         lines.append(f"  in the cache: {graph.stored}")

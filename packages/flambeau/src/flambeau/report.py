@@ -80,6 +80,8 @@ class GraphReport:
     """What is saved for the backward, and what is recomputed in it: one for each forward."""
     eager_derivatives: list[str] = field(default_factory=list)
     """Why the eager engine computes second derivatives that were asked for."""
+    separate_tangents: list[str] = field(default_factory=list)
+    """Why a backward ran once for each tangent of a batch."""
     cache: CacheUse = field(default_factory=CacheUse)
     """What the build of its kernels found in the cache, and what not."""
     fallback: Fallback | None = None

@@ -318,7 +318,7 @@ def _digest(graph: Graph) -> str:
 
 def _key_of_program(key: str, graph: Graph, kind: str, context: Context) -> str:
     """The captured graph's key decides its backwards. Others, of second derivatives and pieces of
-    backwards, are told apart by their text.
+    backwards, differ by their text.
     """
     if not key or kind == "inference":
         return ""

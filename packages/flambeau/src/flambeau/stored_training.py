@@ -159,4 +159,5 @@ class StoredBackwards(BackwardTable):
         gradients = cast("Gradients", made.gradients)
         gradients.kept = self.training.kept
         self._report.eager_derivatives = gradients.eager
+        self._report.separate_tangents = gm.meta["separate_tangents"]
         return gm.meta["backwards"], gradients

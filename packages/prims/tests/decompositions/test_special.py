@@ -33,9 +33,9 @@ ONLY_SINGLE = ("bessel_j", "bessel_y")
 def test_functions_of_one_number(name: str) -> None:
     op = getattr(aten, name).default
     width = WIDTH[name]
-    halves = () if name in ONLY_WIDE or "bessel" in name else (torch.bfloat16, torch.float16)
+    narrow = () if name in ONLY_WIDE or "bessel" in name else (torch.bfloat16, torch.float16)
     wide = () if any(part in name for part in ONLY_SINGLE) else (torch.float64,)
-    for dtype in (torch.float32, *wide, *halves):
+    for dtype in (torch.float32, *wide, *narrow):
         make = Make(1, dtype)
         poles = name == "digamma" and dtype is torch.float64  # errors grow where eager is exact
         low = 0.1 if poles else -width

@@ -135,7 +135,7 @@ class _Application:
         if transformed and self.setup is None:
             raise _break(cls, "a Function without setup_context is called in a function transform")
         if self._within(_MAPPING) and load_attr(machine, cls, "vmap") is not Function.vmap:
-            raise _break(cls, "a Function with a vmap of its own is called in torch.vmap")
+            raise _break(cls, "a Function with its own vmap is called in torch.vmap")
         # In a backward, the tensors would require grad if that is differentiated in turn.
         always = transformed or machine.backwards > 0
         self.ctx.needs_input_grad = tuple(
@@ -298,7 +298,7 @@ class _Application:
         if backward is Function.backward:
             backward = load_attr(self.machine, self.cls, "vjp")
         if self._within(_FORWARD) and load_attr(self.machine, self.cls, "jvp") is not Function.jvp:
-            raise _break(self.cls, "a Function with a jvp of its own is called in torch.func.jvp")
+            raise _break(self.cls, "a Function with its own jvp is called in torch.func.jvp")
         return backward
 
     def _is_once(self) -> bool:

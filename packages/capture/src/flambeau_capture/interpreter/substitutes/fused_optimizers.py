@@ -3,7 +3,7 @@
     torch._fused_adamw_(params, ..., lr=f0)
     ->  torch._fused_adamw_(params, ..., lr=torch.scalar_tensor(f0, dtype=torch.float64))
 
-The operators' C++ takes a number, which would make each rate of a schedule a graph of its own, or a
+The operators' C++ takes a number, which would make each rate of a schedule a separate graph, or a
 tensor.
 """
 
