@@ -167,9 +167,10 @@ def memory_table(
 
     with ThreadPoolExecutor(jobs) as pool:
         peaks = [[pool.submit(peak, case, name) for name in CANDIDATES] for case in cases]
-        rows = [
-            [case, *(one.result() for one in row)] for case, row in zip(cases, peaks, strict=True)
-        ]
+        rows = []
+        for case, row in zip(cases, peaks, strict=True):
+            rows.append([case, *(one.result() for one in row)])
+            print(*rows[-1], file=sys.stderr, flush=True)
     return ["case", *(f"{name} MB" for name in CANDIDATES)], rows
 
 
