@@ -86,7 +86,7 @@ _CACHE = "FLAMBEAU_CACHE_DIR, and flambeau.compiler.save_cache_artifacts to carr
 _CHECKS = "FLAMBEAU_CHECK=1 checks each stage and what kernels are given"
 _FOLDER = "FLAMBEAU_DEBUG_DIR writes every stage to a folder"
 _CPP = "the C++ is chosen for the machine: isa, cxx and cxx_flags say otherwise"
-_COLLECTIVES = "collectives run in the program's order"
+_COLLECTIVES = "collectives start in the program's order, and run beside other calls without asking"
 _BUILDING = "kernels of a graph are built at the same time, by threads of this process"
 _PADDING = "shape_padding pads products in half precision; nothing else is padded"
 _GRAPHS = "cuda_graphs says whether programs are launched as CUDA graphs; results stay valid"

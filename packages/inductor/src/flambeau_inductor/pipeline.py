@@ -25,6 +25,7 @@ from flambeau_inductor.scheduler.combine import gather
 from flambeau_inductor.scheduler.fusion import Refusal, fuse
 from flambeau_inductor.scheduler.memory import plan_memory
 from flambeau_inductor.scheduler.order import order_groups
+from flambeau_inductor.scheduler.overlap_collectives import overlap_collectives
 from flambeau_inductor.scheduler.update_in_place import update_in_place
 from flambeau_prims.graph import Graph
 
@@ -86,6 +87,8 @@ def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool =
     # A combined kernel is built with one set of flags.
     if options.combine_kernels and not options.strict:
         groups = gather(lowered, groups, fusion.needs, options, spends_inputs)
+    # Last: order and combining would pull waits forward, which free memory.
+    groups = overlap_collectives(lowered, groups, fusion.needs, spends_inputs)
     memory = plan_memory(lowered, groups, options, spends_inputs)
     schedule = Schedule(lowered, groups, memory, [*written_out, *fusion.refusals])
     if options.debug_checks:

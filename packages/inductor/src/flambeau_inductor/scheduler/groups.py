@@ -10,6 +10,7 @@ import sympy
 from flambeau_inductor.indexing.expressions import free_names, linear_parts
 from flambeau_inductor.indexing.ranges import RangedMath
 from flambeau_inductor.ir import Load, Store, finds_positions, scan_direction
+from flambeau_inductor.lowering.collectives import WAIT
 from flambeau_inductor.lowering.split_axes import rewrite
 from flambeau_inductor.nodes import ExternCall, LoopNest
 
@@ -126,6 +127,15 @@ def math_for(axes: Iterable[Axis]) -> RangedMath:
     return RangedMath({axis.symbol.name: sympy.sympify(axis.size) for axis in axes})
 
 
+def awaited(group: Group) -> str:
+    """The buffer that a group waits for; "" if it is no wait."""
+    call = group.nodes[0]
+    if not isinstance(call, ExternCall) or call.op != WAIT:
+        return ""
+    buffer: str = call.args[0].buffer
+    return buffer
+
+
 def map_accesses(accesses: Accesses, mapping: Mapping, math: RangedMath) -> Accesses:
     """Accesses with their axes replaced."""
     if all(old == new for old, new in mapping.items()):
@@ -229,7 +239,8 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
                 needs.update(checks)
             elif only_checks(node):
                 checks.append(number)
-        if isinstance(node, ExternCall) and node.side_effect:
+        # A wait follows its collective, and may follow those that start behind that.
+        if isinstance(node, ExternCall) and node.side_effect and node.op != WAIT:
             if last_side_effect is not None:
                 needs.add(last_side_effect)
             last_side_effect = number

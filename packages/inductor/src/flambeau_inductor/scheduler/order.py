@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.nodes import TensorRef
+from flambeau_inductor.scheduler.groups import awaited
 from flambeau_inductor.scheduler.memory import bytes_of
 
 if TYPE_CHECKING:
@@ -30,23 +31,23 @@ def order_groups(
     """The groups in an order that respects `needs`: for each node, those that come before it."""
     if len(groups) < 3:
         return groups
-    memory = _Memory(lowered, groups, spends_inputs)
+    memory = PeakMemory(lowered, groups, spends_inputs)
     given = memory.peak(range(len(groups)))
     if given <= memory.least_peak():
         return groups
-    position = {id(node): number for number, node in enumerate(lowered.nodes)}
-    owner = {
-        position[id(node)]: number for number, group in enumerate(groups) for node in group.nodes
-    }
-    order = memory.schedule(_successors(owner, needs, len(groups)))
+    order = memory.schedule(groups_behind(lowered, groups, needs))
     if memory.peak(order) > given * (1 - LEAST_GAIN):
         return groups
     return [groups[number] for number in order]
 
 
-def _successors(owner: dict[int, int], needs: list[set[int]], count: int) -> list[set[int]]:
-    """For each group, those that must run behind it; `owner`: node -> group."""
-    result: list[set[int]] = [set() for _ in range(count)]
+def groups_behind(lowered: Lowered, groups: list[Group], needs: list[set[int]]) -> list[set[int]]:
+    """For each group, those that must run behind it; `needs`: for each node, those before it."""
+    position = {id(node): number for number, node in enumerate(lowered.nodes)}
+    owner = {
+        position[id(node)]: number for number, group in enumerate(groups) for node in group.nodes
+    }
+    result: list[set[int]] = [set() for _ in groups]
     for number, before in enumerate(needs):
         for other in before:
             if owner[other] != owner[number]:
@@ -54,13 +55,20 @@ def _successors(owner: dict[int, int], needs: list[set[int]], count: int) -> lis
     return result
 
 
-class _Memory:
+class PeakMemory:
     """What each group makes, and what is free when the last of its users has run."""
 
     def __init__(self, lowered: Lowered, groups: list[Group], spends_inputs: bool) -> None:
+        # The result of a wait is the memory of what it waits for.
+        of: dict[str, str] = {}
+        for group in groups:
+            if started := awaited(group):
+                of.update(dict.fromkeys(group.nodes[0].writes, of.get(started, started)))
         kept = {out.buffer for out in lowered.outputs if isinstance(out, TensorRef)}
+        kept = {of.get(name, name) for name in kept}
         touched = [
-            set().union(*(node.reads | node.writes for node in group.nodes)) for group in groups
+            {of.get(name, name) for node in group.nodes for name in node.reads | node.writes}
+            for group in groups
         ]
         self.users: dict[str, set[int]] = {}
         for number, names in enumerate(touched):
