@@ -13,6 +13,7 @@ from flambeau_inductor import InductorOptions, explain_graph
 from flambeau_inductor.emit_program import build_kernels
 from flambeau_inductor.evaluate import run_kernel
 from flambeau_inductor.ir import ColumnReduce
+from flambeau_inductor.lowering import column_reduction
 from flambeau_inductor.pipeline import schedule_graph
 from flambeau_prims.builder import Builder
 from flambeau_prims.decompositions.norm import layer_norm_backward
@@ -74,6 +75,27 @@ def test_layer_norm_gradients_read_their_operands_once(device):
     # Beside it, only the partial results are read.
     assert all(axis.size != rows for kernel in rest for axis in (*kernel.outer, *kernel.inner))
     assert len(rest) == 1 if device != "cpu" else len(rest) <= 2
+
+
+def test_each_value_is_visited_once_to_find_what_reductions_share(monkeypatch):
+    graph = Graph([Value(f"x{n}", Spec.of((4096, 64))) for n in range(2)])
+    b, (grad, x) = Builder(graph.nodes, []), graph.inputs
+    columns = []
+    for _ in range(8):
+        product = b.mul(grad, x)
+        row = b.expand(b.unsqueeze(b.sum(product, (1,)), 1), x.spec.shape)
+        columns.append(b.sum(b.mul(grad, row), (0,)))
+        grad = b.add(grad, row)
+    graph.outputs = [grad, *columns]
+    visited = []
+    bit = column_reduction._bit
+    monkeypatch.setattr(
+        column_reduction, "_bit", lambda value, n: visited.append(value) or bit(value, n)
+    )
+    found = column_reduction.find_shared_rows(graph, OPTIONS)
+    assert {node.outputs[0] for node in found} <= set(columns)
+    assert len(found) >= 7
+    assert len(visited) == len(set(visited)) <= 2 + len(graph.nodes)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

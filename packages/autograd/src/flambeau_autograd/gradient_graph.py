@@ -30,7 +30,7 @@ from flambeau_autograd.kept_inputs import Kept, KeptInputs
 from flambeau_autograd.outputs import Data, Result, View, concrete
 from flambeau_autograd.traced_modes import TracedModes
 from flambeau_prims.fork_safety import fork_safe_lock
-from flambeau_prims.graph import Value
+from flambeau_prims.graph import Value, values_in
 from flambeau_prims.operator_facts import communicates
 from flambeau_prims.unsupported import Unsupported
 
@@ -273,27 +273,18 @@ def _with_gradients(gm: fx.GraphModule, step: Step, written: Sequence[int]) -> f
     return result
 
 
-def _dependences(traced: Trace) -> set[Any]:
+def _dependences(traced: Trace) -> set[Value]:
     """The inputs of the tape that its gradients depend on, by the memories that calls read."""
     aliases, tape = traced.aliases, traced.tape
-    found: dict[Any, frozenset[Any]] = {
-        aliases[value].root: frozenset([value]) for value in tape.inputs if isinstance(value, Value)
-    }
-    for node in tape.nodes:
-        read: frozenset[Any] = frozenset().union(
-            *(found.get(aliases[value].root, frozenset()) for value in node.operands())
-        )
-        outputs = [out for out in node.outputs if out is not None]
-        names = written_parameters(node)
-        targets = [argument_named(node, name) for name in names]
-        for target in targets:
-            outputs += target if isinstance(target, (list, tuple)) else [target]
-        for out in outputs:
-            if isinstance(out, Value):
-                root = aliases[out].root
-                found[root] = found.get(root, frozenset()) | read
-    gradients = [out for out in tape.outputs[traced.results :] if isinstance(out, Value)]
-    return set().union(*(found.get(aliases[out].root, frozenset()) for out in gradients))
+    needed = {aliases[out].root for out in tape.outputs[traced.results :] if isinstance(out, Value)}
+    for node in reversed(tape.nodes):
+        changed = [out for out in node.outputs if out is not None]
+        for name in written_parameters(node):
+            changed += values_in(argument_named(node, name))
+        # What a call writes to may keep some of its elements, so it is needed before, too.
+        if any(aliases[value].root in needed for value in changed):
+            needed.update(aliases[value].root for value in node.operands())
+    return {x for x in tape.inputs if isinstance(x, Value) and aliases[x].root in needed}
 
 
 def is_draw(node: Any) -> bool:

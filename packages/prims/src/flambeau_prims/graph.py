@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -188,6 +190,10 @@ def values_in(arg: Argument) -> Iterator[Value]:
     return iter(result)
 
 
+_LEAVES = frozenset((int, bool, float, complex, str, type(None), torch.dtype, torch.device))
+"""The types of most arguments that hold no Values."""
+
+
 def _collect_values(args: Iterable[Argument], found: list[Value]) -> None:
     # A list filled by plain recursion: passes spend much of their time here, and nested generators
     # take four times as long.
@@ -195,20 +201,23 @@ def _collect_values(args: Iterable[Argument], found: list[Value]) -> None:
         kind = type(arg)
         if kind is Value:
             found.append(arg)
-        elif kind is int or arg is None:
+        elif kind in _LEAVES:
             continue
         elif isinstance(arg, (tuple, list)):
             _collect_values(arg, found)
-        elif kind is dict:
+        elif isinstance(arg, dict):
             _collect_values(arg.values(), found)
 
 
 def map_values(arg: Argument, fn: Callable[[Value], Argument]) -> Argument:
     """A copy of a (nested) argument with each Value replaced by `fn(value)`."""
-    if isinstance(arg, Value):
+    kind = type(arg)
+    if kind is Value:
         return fn(arg)
+    if kind in _LEAVES:
+        return arg
     if isinstance(arg, tuple):
-        return tuple(map_values(item, fn) for item in arg)
+        return tuple([map_values(item, fn) for item in arg])
     if isinstance(arg, list):
         return [map_values(item, fn) for item in arg]
     if isinstance(arg, dict):

@@ -20,7 +20,7 @@ from flambeau_inductor.ir import SHARE
 from flambeau_inductor.lowering.realize import result_of
 from flambeau_inductor.lowering.reduction import REDUCTIONS
 from flambeau_inductor.split_reduction import choose_shares, reduced_dims
-from flambeau_prims.graph import Value, values_in
+from flambeau_prims.graph import Value
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.sizes import hint_of
 from flambeau_prims.spec import Spec
@@ -49,12 +49,15 @@ def find_shared_rows(graph: Graph, options: InductorOptions) -> dict[Node, Size]
             elif node.op.name in SHARED and result_of(node).spec.dtype.is_floating_point:
                 across.append((key, node))
     result: dict[Node, Size] = {}
+    if not any(key in along for key, _ in across):
+        return result
+    sources = _elementwise_sources(graph)
     for key, node in across:
         partners = along.get(key, ())
         if not partners:
             continue
         shares = choose_shares(node.args[0].spec, reduced_dims(node), options)
-        if shares != 0 and _reads_along(node, partners):
+        if shares != 0 and _reads_along(node, partners, sources):
             result[node] = shares
     return result
 
@@ -88,36 +91,41 @@ def _rows_of(node: Node) -> tuple[tuple[object, ...] | None, bool]:
     return None, False
 
 
-def _reads_along(node: Node, partners: list[Node]) -> bool:
+def _reads_along(node: Node, partners: list[Node], sources: dict[Value, int]) -> bool:
     """Whether some partner, which does not depend on the reduction, reads elements that it reads,
     or that what it reads is computed from.
     """
-    elements = hint_of(node.args[0].spec.numel)
-    own = _elementwise_sources(node.args[0], elements)
+    own = sources[node.args[0]]
     return any(
-        not own.isdisjoint(_elementwise_sources(partner.args[0], elements))
-        and not _depends(partner, node)
-        for partner in partners
+        own & sources[partner.args[0]] and not _depends(partner, node) for partner in partners
     )
 
 
-def _elementwise_sources(value: Value, elements: int) -> set[Value]:
-    """A value and all of as many elements that it is computed from, element by element."""
-    result: set[Value] = set()
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if value in result or hint_of(value.spec.numel) != elements:
-            continue
-        result.add(value)
-        node = value.producer
-        if (
-            node is not None
-            and isinstance(node.op, Prim)
-            and node.op.kind in (Kind.POINTWISE, Kind.VIEW)
-        ):
-            pending += values_in(node.args)
-    return {value for value in result if not _is_broadcast(value)}
+def _elementwise_sources(graph: Graph) -> dict[Value, int]:
+    """For each Value the set, as bits, of itself and all of as many elements that it is computed
+    from, element by element.
+    """
+    result: dict[Value, int] = {}
+    for value in graph.inputs:
+        if isinstance(value, Value):
+            result[value] = _bit(value, len(result))
+    for node in graph.nodes:
+        elementwise = isinstance(node.op, Prim) and node.op.kind in (Kind.POINTWISE, Kind.VIEW)
+        for out in node.outputs:
+            if out is None:
+                continue
+            bits = _bit(out, len(result))
+            if elementwise:
+                elements = hint_of(out.spec.numel)
+                for value in node.operands():
+                    if hint_of(value.spec.numel) == elements:
+                        bits |= result[value]
+            result[out] = bits
+    return result
+
+
+def _bit(value: Value, number: int) -> int:
+    return 0 if _is_broadcast(value) else 1 << number
 
 
 def _is_broadcast(value: Value) -> bool:
