@@ -119,13 +119,14 @@ def cudnn_chosen(monkeypatch):
     return asked
 
 
-def test_torch_is_asked_about_the_operands(cudnn_chosen):
+@pytest.mark.parametrize("layout", [torch.preserve_format, torch.contiguous_format])
+def test_torch_is_asked_about_the_operands(cudnn_chosen, layout):
     def fn(q, k, v, mask):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, mask, 0.1)
         return out, torch.autograd.Variable._execution_engine.run_backward(
             (out,),
-            (torch.ones_like(out),),
+            (torch.ones_like(out, memory_format=layout),),
             False,
             False,
             (q, k, v),
@@ -149,7 +150,8 @@ def test_torch_is_asked_about_the_operands(cudnn_chosen):
     forward = calls["aten._scaled_dot_product_cudnn_attention.default"]
     assert forward.args[3].spec == Spec.of((5, 5), dtype=HALF, device=CUDA)
     assert forward.args[4:6] == (True, 0.1)
-    assert "aten._scaled_dot_product_cudnn_attention_backward.default" in calls
+    backward = calls["aten._scaled_dot_product_cudnn_attention_backward.default"]
+    assert backward.args[0].spec.stride == out.stride()
 
 
 def test_attention_that_eager_refuses_is_no_choice_of_kernels(cudnn_chosen):

@@ -278,9 +278,24 @@ def _cudnn(
         # The kernel reads every mask as the query's dtype.
         mask = symbolic_matmul.additive_mask(mask, query, fill).to(query.dtype)
     kept = _needs_grad(query, key, value)
-    return aten._scaled_dot_product_cudnn_attention(
+    result = aten._scaled_dot_product_cudnn_attention(
         query, key, value, mask, kept, dropout_p, is_causal, False, scale=scale
     )[0]
+    if kept:
+        _lay_out_gradient(result)
+    return result
+
+
+def _lay_out_gradient(result: torch.Tensor) -> None:
+    """Have cuDNN's backward read a gradient that is laid out as the result.
+
+    ATen keeps cuDNN's plan of a backward by the shapes of the gradient, not by its strides
+    (PyTorch 2.11): after a row-major gradient one with heads inside is read in the wrong order.
+    """
+    strides = result.stride()
+    order = sorted(range(4), key=strides.__getitem__, reverse=True)
+    back = sorted(range(4), key=order.__getitem__)
+    result.register_hook(lambda gradient: gradient.permute(order).contiguous().permute(back))
 
 
 def _flash(
