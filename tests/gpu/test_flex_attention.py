@@ -81,17 +81,43 @@ def test_no_farther_from_the_exact_result_than_eager(
         assert (got.double() - exact).abs().max() <= 3 * error + 1e-6 * exact.abs().max()
 
 
-def test_gradients_of_what_a_score_function_reads() -> None:
-    bias = torch.randn(4, LENGTH, device="cuda", requires_grad=True)
+CHANGES: dict[str, Any] = {
+    "key and query": lambda t: lambda s, b, h, i, j: s + t[h, j] * t[0, i],
+    "distance": lambda t: lambda s, b, h, i, j: s + t[h, i - j],
+    "bucket": lambda t: lambda s, b, h, i, j: s * t[h, (i - j).clamp(0, 31)],
+    "head": lambda t: lambda s, b, h, i, j: s + t[h, 0] * (j - i) * 0.01,
+}
 
-    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> Any:
-        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, j] * bias[0, i])
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_what_a_score_function_reads(
+    name: str, kv_heads: int, masked: bool, dtype: torch.dtype
+) -> None:
+    length = 300
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cuda")
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor) -> Any:
+        change = CHANGES[name](table)
+        return flex_attention(q, k, v, change, mask if masked else None, enable_gqa=True)
 
     compiled = flambeau.compile(function, fullgraph=True)
-    inputs = [*(one.requires_grad_() for one in qkv("cuda", width=16)), bias]
-    expected = torch.autograd.grad(function(*inputs).sin().sum(), inputs)
-    got = torch.autograd.grad(compiled(*inputs).sin().sum(), inputs)
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    shapes = [(2, heads, length, 64) for heads in (4, kv_heads, kv_heads)]
+    inputs = [torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in shapes]
+    inputs.append(torch.randn(4, 2 * length, device="cuda", requires_grad=True))
+    exact_inputs = [one.detach().double().requires_grad_() for one in inputs]
+    tangent = torch.randn(2, 4, length, 64, device="cuda", dtype=dtype)
+    results = []
+    for run, given in ((function, exact_inputs), (function, inputs), (compiled, inputs)):
+        out = run(*given)
+        results.append(torch.autograd.grad(out, given, tangent.to(out.dtype)))
+    for exact, eager, got in zip(*results, strict=True):
+        assert (got.dtype, got.stride()) == (eager.dtype, eager.stride())
+        error = (eager.double() - exact).abs().max()
+        assert (got.double() - exact).abs().max() <= 3 * error + 4e-6 * exact.abs().max()
+    assert "attention_query_gradient" in kernels_of(compiled)
 
 
 def test_lengths_that_vary() -> None:

@@ -14,6 +14,7 @@ from flambeau_prims.flex_attention import (
     dense_stride,
     flex_attend,
     flex_attend_parts,
+    flex_scatter_add,
     flex_scores,
     values_of_scores,
 )
@@ -81,7 +82,8 @@ def test_rules_agree_with_the_operators() -> None:
     for fake, one in zip(results, real, strict=True):
         assert isinstance(fake, FakeTensor)
         assert (fake.shape, fake.dtype, fake.stride()) == (one.shape, one.dtype, one.stride())
-    assert {node.op for node in tracer.nodes} >= set(EAGER) - {flex_attend_parts}
+    compilers = {flex_attend_parts, flex_scatter_add}
+    assert {node.op for node in tracer.nodes} >= set(EAGER) - compilers
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,16 @@ def test_parts_of_keys_make_up_the_whole() -> None:
     shares = torch.exp2(lses - lse)
     torch.testing.assert_close((outs * shares.unsqueeze(-1)).sum(0), out)
     torch.testing.assert_close(mosts.amax(0), most)
+
+
+def test_scores_are_added_where_places_say() -> None:
+    scores, into = torch.randn(1, 2, 3, 4), torch.randn(5, 2).mT
+    places = torch.arange(4).expand(1, 2, 3, 4) + torch.arange(2).view(1, 2, 1, 1) * 5
+    expected = into.clone(memory_format=torch.contiguous_format)
+    expected[:, :4] += scores.sum((0, 2))
+    got = flex_scatter_add(scores, places, into)
+    torch.testing.assert_close(got, expected)
+    assert got.is_contiguous()
 
 
 def test_values_of_scores_are_those_between_the_operators() -> None:

@@ -37,7 +37,7 @@ _NUMBERS = (*_BLOCKS, "num_warps", "num_stages", "SPLIT_KV")
 _FLAGS = ("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS")
 _PRECISIONS = ("ieee", "tf32", "tf32x3")
 _REASONS = {
-    "WRITE_DQ": "gradients of what a score function reads are computed outside of these kernels",
+    "WRITE_DQ": "the kernel of gradients of queries always writes them",
     "USE_TMA": "these kernels load tiles by asynchronous copies",
 } | dict.fromkeys(("kpack", "matrix_instr_nonkdim", "waves_per_eu"), "it is about AMD's GPUs")
 

@@ -156,6 +156,26 @@ def biased(score: Any, b: Any, h: Any, i: Any, j: Any, bias: Any) -> Any:
     return score + bias[h, i, j]
 
 
+def by_head(score: Any, b: Any, h: Any, i: Any, j: Any, slopes: Any) -> Any:
+    return torch.tanh(score + slopes[h] * (j - i))
+
+
+def by_distance(score: Any, b: Any, h: Any, i: Any, j: Any, table: Any) -> Any:
+    return score + table[h, i - j]
+
+
+def by_bucket(score: Any, b: Any, h: Any, i: Any, j: Any, table: Any) -> Any:
+    return score + table[(i - j).clamp(0, 15)]
+
+
+def by_key_and_query(score: Any, b: Any, h: Any, i: Any, j: Any, table: Any, factor: Any) -> Any:
+    return score * table[h, j] * factor + table[0, i] * score**2
+
+
+def by_batch(score: Any, b: Any, h: Any, i: Any, j: Any, factor: Any) -> Any:
+    return score * factor
+
+
 def same_document(b: Any, h: Any, i: Any, j: Any, documents: Any) -> Any:
     return (documents[i] == documents[j]) & (i >= j)
 
@@ -208,6 +228,41 @@ def attention_cases() -> Iterator[AttentionCase]:
     halves = tensors(1, 2, 1, 40, 40, 16, 16, torch.bfloat16)
     yield case("prescaled", relative, causal, halves, options="PRESCALE_QK=True")
     yield case("negative scale", plain, causal, tensors(1, 2, 2, 40, 40, 16, 16), scale=-0.5)
+
+    yield from cases_of_gradients_of_captured_tensors()
+
+
+def cases_of_gradients_of_captured_tensors() -> Iterator[AttentionCase]:
+    """Tensors that score functions read, by head, key, query and distance."""
+    rand, tensors = torch.rand, _tensors
+    odd = (2, 4, 2, 70, 45, 24, 20)
+    for name, change, visible, sizes, captured, options in (
+        ("by head", by_head, window, odd, [rand(4)], {"block": 32}),
+        ("by distance", by_distance, causal, odd, [rand(4, 140)], {}),
+        ("by bucket", by_bucket, causal, odd, [rand(16).bfloat16()], {"block": 16}),
+        ("by key", by_key_and_query, late, odd, [rand(4, 70), rand(())], {}),
+        ("by batch", by_batch, causal, odd, [rand(2, 1, 1, 1)], {}),
+        ("nothing else", by_distance, causal, odd, [rand(4, 140)], {"wanted": ()}),
+        ("no queries", by_head, causal, odd, [rand(4)], {"wanted": (2,)}),
+        (
+            "one query of captured",
+            by_distance,
+            cached,
+            (1, 4, 2, 1, 90, 16, 16),
+            [rand(4, 140)],
+            {},
+        ),
+    ):
+        given: dict[str, Any] = options
+        yield AttentionCase(
+            f"captured {name}",
+            change,
+            visible,
+            tensors(*sizes),
+            captured,
+            of_captured=True,
+            **given,
+        )
 
 
 def worst(got: list[Tensor], exact: list[Tensor]) -> float:

@@ -27,7 +27,13 @@ from flambeau_inductor import compile_graph
 from flambeau_inductor.codegen.triton import flex_attention, ops, source_writer
 from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
+from flambeau_prims.decompose import decompose
 from flambeau_prims.evaluate import run_graph
+from flambeau_prims.flex_attention import flex_attend, flex_scores
+from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.graph import Graph
+from flambeau_prims.spec import Spec
+from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import InvalidOption
 from flambeau_runtime import load
 from flambeau_runtime import program as rt
@@ -124,11 +130,43 @@ def test_no_tensor_of_scores_is_stored(case: AttentionCase) -> None:
     launched = [step.kernel for step in program.steps if isinstance(step, rt.Launch)]
     forms = ["forward"]
     if case.backward:
-        forms += ["query_gradient"] * (0 in case.wanted)
+        forms += ["query_gradient"] * (0 in case.wanted or case.of_captured)
         forms += ["key_value_gradients"] * bool({1, 2} & set(case.wanted))
     assert sum("attention" in name for name in launched) == len(forms)
     for form in forms:
         assert any(f"attention_{form}" in name for name in launched)
+
+
+@pytest.mark.parametrize(
+    ("name", "tiles"), [("by head", 0), ("by distance", 1), ("by key", 1), ("by batch", 0)]
+)
+def test_scores_of_one_place_are_added_up_beforehand(name: str, tiles: int) -> None:
+    (case,) = [one for one in CASES if one.name == f"captured {name}"]
+    program = compile_graph(case.graph("cuda"), CHECKED)
+    (text,) = [one.text for one in program.sources if "tl.atomic_add" in one.text]
+    inside = [line for line in text.split("\n") if re.match(r" {8}tl\.atomic_add", line)]
+    assert len(inside) == tiles
+
+
+def test_an_updated_cache_is_read_where_it_is() -> None:
+    def attend(query: Any, cache: Any, new: Any, position: Any) -> Any:
+        cache = torch.ops.aten.index_put(cache, [None, None, position], new)
+        scores = flex_scores(query, cache, 0.5, [], [], 128, 128, "")
+        seen = torch.ones((), dtype=torch.bool, device=query.device).expand(scores.shape)
+        return cache, flex_attend(scores, seen, query, cache, [], [], 128, 128, "")[0]
+
+    specs = [
+        Spec.of(shape, dtype=dtype, device=torch.device("cuda", 0))
+        for shape, dtype in (((1, 2, 64, 16), HALF), ((1, 2, 64, 16), HALF), ((1, 2, 1, 16), HALF),
+                             ((1,), torch.int64))
+    ]  # fmt: skip
+    tracer = Tracer(device="cuda")
+    with FunctionTable(tracer.device), tracer:
+        updated, out = attend(*(tracer.fake(spec) for spec in specs))
+    graph = Graph(list(tracer.inputs), tracer.nodes, [out.value])
+    graph.writes = [(graph.inputs[1], updated.value)]
+    program = compile_graph(decompose(graph), CHECKED)
+    assert any(isinstance(step, rt.Launch) and "attention" in step.kernel for step in program.steps)
 
 
 def test_rows_that_are_far_apart_have_wide_addresses() -> None:
@@ -189,11 +227,14 @@ def test_decoding_keeps_more_loads_in_flight() -> None:
         assert meta["num_stages"] == stages
 
 
-def test_what_does_not_suit_is_written_out_with_a_reason() -> None:
-    """A gradient of what the score function reads needs all scores in memory; so do wide heads."""
+def test_what_does_not_suit_is_written_out_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deterministic gradients of what a score function reads need all scores in memory; so do wide
+    heads.
+    """
     (biased,) = [one for one in CASES if one.name == "biased"]
 
     case = replace(biased, of_captured=True)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     with pytest.warns(UserWarning, match="stores a tensor of all its scores"):
         schedule = schedule_graph(case.graph("cuda"), CHECKED)
     assert "scores that something else reads" in {r.reason for r in schedule.refusals}
@@ -209,7 +250,16 @@ def test_what_does_not_suit_is_written_out_with_a_reason() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["capped", "documents", "torch.bfloat16", "parts", "parts of blocks", "shared keys 3 64"],
+    [
+        "captured by distance",
+        "captured by key",
+        "capped",
+        "documents",
+        "torch.bfloat16",
+        "parts",
+        "parts of blocks",
+        "shared keys 3 64",
+    ],
 )
 def test_compiles_for_sm_90(name: str) -> None:
     pytest.importorskip("triton")

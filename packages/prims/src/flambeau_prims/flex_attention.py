@@ -1,4 +1,4 @@
-"""Attention whose scores a function changes, in five operators on all of its scores.
+"""Attention whose scores a function changes, in operators on all of its scores.
 
     scores  = flex_scores(q, k, scale, ...)                        q k^T * scale
     changed = any pointwise operators on scores and positions
@@ -9,6 +9,11 @@ Backward, with `slopes` differentiated through the same pointwise operators:
     slopes  = flex_slopes(changed, visible, lse, delta, dout, v)   p * (dout v^T - delta)
     dv      = flex_value_gradient(changed, visible, lse, dout, v, ...)
     dq, dk  = flex_query_gradient(slopes, k, q, ...), flex_key_gradient(slopes, q, k, ...)
+
+The gradient of a tensor that the function reads at `places`, flat, is a scatter; a compiler puts
+it in place of a sum or an `index_put` of scores:
+
+    dbias = flex_scatter_add(slopes, places, zeros)
 
 Scores are (B, Hq, L, S) in float32 (float64 for float64), -inf where not `visible`; `lse` and
 `most` are to the base 2. A compiler that computes the operators together never stores a tensor of
@@ -57,6 +62,7 @@ flex_value_gradient(Tensor scores, Tensor visible, Tensor lse, Tensor dout, Tens
 {_BLOCKS}) -> Tensor
 flex_query_gradient(Tensor slopes, Tensor key, Tensor query, float scale, {_BLOCKS}) -> Tensor
 flex_key_gradient(Tensor slopes, Tensor query, Tensor key, float scale, {_BLOCKS}) -> Tensor
+flex_scatter_add(Tensor scores, Tensor places, Tensor into) -> Tensor
 """
 for _schema in _SCHEMAS.split("\n")[1:-1]:
     _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
@@ -69,12 +75,15 @@ flex_slopes = torch.ops.flambeau.flex_slopes.default
 flex_value_gradient = torch.ops.flambeau.flex_value_gradient.default
 flex_query_gradient = torch.ops.flambeau.flex_query_gradient.default
 flex_key_gradient = torch.ops.flambeau.flex_key_gradient.default
+flex_scatter_add = torch.ops.flambeau.flex_scatter_add.default
+"""`into`, contiguous, with each score added at its place in memory."""
 
 SCORES_OF = frozenset({flex_scores, flex_slopes})
 """The operators whose results are tensors of scores."""
 READERS = {
     flex_attend: (0, 1), flex_attend_parts: (0, 1), flex_slopes: (0, 1),
     flex_value_gradient: (0, 1), flex_query_gradient: (0,), flex_key_gradient: (0,),
+    flex_scatter_add: (0, 1),
 }  # fmt: skip
 """The operators that read tensors of scores, with the positions of those arguments."""
 
@@ -190,6 +199,11 @@ def _key_gradient(slopes: Tensor, query: Tensor, key: Tensor, scale: float, *_: 
     return _laid_out_as(_of_each_group(gradient, key), key)
 
 
+def _scatter_add(scores: Tensor, places: Tensor, into: Tensor) -> Tensor:
+    flat = into.reshape(-1)
+    return flat.index_put((places.reshape(-1),), scores.reshape(-1), True).view(into.shape)
+
+
 def _for_each_head(x: Tensor, query: Tensor) -> Tensor:
     x = x.repeat_interleave(query.shape[1] // x.shape[1], 1)
     return x.expand(query.shape[0], *x.shape[1:])
@@ -230,7 +244,7 @@ EAGER: dict[Any, Callable[..., Any]] = {
     flex_scores: _scores, flex_attend: _attend, flex_attend_parts: _attend_parts,
     flex_slopes: _slopes,
     flex_value_gradient: _value_gradient, flex_query_gradient: _query_gradient,
-    flex_key_gradient: _key_gradient,
+    flex_key_gradient: _key_gradient, flex_scatter_add: _scatter_add,
 }  # fmt: skip
 """What each operator computes, in functional torch."""
 for _op, _function in EAGER.items():
@@ -284,6 +298,11 @@ def _query_gradient_rule(query: Spec) -> Spec:
 @rule(flex_key_gradient)
 def _key_gradient_rule(key: Spec) -> Spec:
     return _like(key)
+
+
+@rule(flex_scatter_add)
+def _scatter_add_rule(into: Spec) -> Spec:
+    return into.fresh()
 
 
 # 3. Gradients

@@ -6,7 +6,8 @@ out as matrix products.
     ->  aten.bmm, ..., aten.bmm on all scores
 
 One kernel computes the gradients of values and keys: the former's call, and what reads it, is moved
-behind the latter's. Where queries are too few to fill a GPU, the keys are cut into parts, whose
+behind the latter's. So do gradients of queries and those of what a score function reads, which
+`scatter_scores` makes. Where queries are too few to fill a GPU, the keys are cut into parts, whose
 results are combined:
 
     out, lse, most = flex_attend(...)  ->  outs, lses, mosts = flex_attend_parts(..., 4)
@@ -28,6 +29,7 @@ from flambeau_inductor.attention_options import (
     wants_decoding,
     without_effect,
 )
+from flambeau_inductor.graph_passes.scatter_scores import scatter_scores
 from flambeau_prims import sizes
 from flambeau_prims.builder import Builder
 from flambeau_prims.decompose import decompose
@@ -40,6 +42,7 @@ from flambeau_prims.flex_attention import (
     flex_attend_parts,
     flex_key_gradient,
     flex_query_gradient,
+    flex_scatter_add,
     flex_scores,
     flex_slopes,
     flex_value_gradient,
@@ -54,7 +57,7 @@ from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import InvalidOption
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -67,6 +70,9 @@ ROWS_OF_PROGRAM, KEYS_OF_PART = 64, 256
 """Queries that a program has, and the keys that are worth one, as far as parts are concerned."""
 _BY_ELEMENT = (Kind.POINTWISE, Kind.VIEW, Kind.INDEX, Kind.FACTORY, Kind.LAYOUT)
 
+_READ_ELSEWHERE = "scores that something else reads"
+_OTHER_SLOPES = "slopes of several scores, or of none"
+
 
 def fuse_attention(graph: Graph) -> Graph:
     """Rewrite the attention of `graph`, in place."""
@@ -77,6 +83,8 @@ def fuse_attention(graph: Graph) -> Graph:
     for name, why in options_without_effect(graph):
         warning = f"flex_attention: kernel_options[{name!r}] has no effect: {why}"
         warnings.warn(warning, UserWarning, stacklevel=2)
+    if any(reason == _READ_ELSEWHERE for _, reason in attention_groups(graph)):
+        scatter_scores(graph)
     for group, reason in attention_groups(graph):
         if reason is None:
             continue
@@ -86,6 +94,7 @@ def fuse_attention(graph: Graph) -> Graph:
         _write_out(graph, set(group))
     cut_keys(graph)
     pair_gradients(graph)
+    join_sums(graph)
     return graph
 
 
@@ -128,7 +137,7 @@ def attention_groups(graph: Graph) -> list[tuple[list[Node], str | None]]:
             for user in users[value]
         )
         if leaves:
-            reasons |= dict.fromkeys(own, "scores that something else reads")
+            reasons |= dict.fromkeys(own, _READ_ELSEWHERE)
     alone = [
         ([node], "scores that do not begin with a product")
         for node in graph.nodes
@@ -203,7 +212,7 @@ def _functional(node: Node, graph: Graph) -> Graph:
     return decompose(Graph(list(tracer.inputs), tracer.nodes, outputs, env=graph.env))
 
 
-# 2. Two gradients in one kernel
+# 2. Several gradients in one kernel
 
 
 def pair_gradients(graph: Graph) -> None:
@@ -212,19 +221,54 @@ def pair_gradients(graph: Graph) -> None:
         key_node = partner(graph.nodes, value_node)
         if key_node is None:
             continue
-        start, end = graph.nodes.index(value_node), graph.nodes.index(key_node)
-        if end < start:
-            continue
-        delayed = {out for out in value_node.outputs if out is not None}
-        first: list[Node] = []
-        then: list[Node] = []
-        for node in graph.nodes[start + 1 : end + 1]:
-            late = any(value in delayed for value in node.operands())
-            (then if late else first).append(node)
-            if late:
-                delayed.update(out for out in node.outputs if out is not None)
-        if key_node in first:
-            graph.nodes[start : end + 1] = [*first[:-1], value_node, key_node, *then]
+        _delay(graph, value_node, key_node)
+
+
+def join_sums(graph: Graph) -> None:
+    """Move sums of slopes in front of the gradient of queries of the same slopes."""
+    for leader in [node for node in graph.nodes if node.op is flex_query_gradient]:
+        slopes = slopes_behind(leader.args[0])
+        sums = [
+            node for node in graph.nodes
+            if node.op is flex_scatter_add and slopes_behind(node.args[0]) is slopes
+        ]  # fmt: skip
+        for one in sums:
+            _delay(graph, leader, one, behind=True)
+        for one in sums:
+            _delay(graph, one, leader)
+
+
+def joined_sums(nodes: Sequence[Node], leader: Node) -> list[Node]:
+    """The sums whose kernel is that of a gradient of queries: those directly in front of it."""
+    slopes = slopes_behind(leader.args[0])
+    at = start = nodes.index(leader)
+    while (
+        start
+        and nodes[start - 1].op is flex_scatter_add
+        and slopes_behind(nodes[start - 1].args[0]) is slopes
+    ):
+        start -= 1
+    return list(nodes[start:at])
+
+
+def _delay(graph: Graph, node: Node, other: Node, *, behind: bool = False) -> None:
+    """Move `node`, and what depends on it, next to `other`, unless that depends on it or is in
+    front of it.
+    """
+    start, end = graph.nodes.index(node), graph.nodes.index(other)
+    if end < start:
+        return
+    delayed = {out for out in node.outputs if out is not None}
+    first: list[Node] = []
+    then: list[Node] = []
+    for one in graph.nodes[start + 1 : end + 1]:
+        late = any(value in delayed for value in one.operands())
+        (then if late else first).append(one)
+        if late:
+            delayed.update(out for out in one.outputs if out is not None)
+    if other in first:
+        pair = [other, node] if behind else [node, other]
+        graph.nodes[start : end + 1] = [*first[:-1], *pair, *then]
 
 
 # 3. Parts of the keys
@@ -319,6 +363,11 @@ def refusal(node: Node, between: set[Value]) -> str | None:
     result = next(out for out in node.outputs if out is not None)
     if result.spec.device.type != "cuda":
         return "a device without a kernel for attention"
+    if node.op is flex_scatter_add:
+        if slopes_behind(node.args[0]) is None:
+            return _OTHER_SLOPES
+        reasons = (_refused_element(value, between) for value in node.args[:2])
+        return next((reason for reason in reasons if reason is not None), None)
     wide = [value for value in tensors if value.spec.ndim == 4 and _is_float(value)]
     if len({value.spec.dtype for value in wide}) != 1 or wide[0].spec.dtype not in DTYPES:
         return "queries, keys and values of several dtypes, or of one without a kernel"
@@ -352,7 +401,7 @@ def refusal(node: Node, between: set[Value]) -> str | None:
         if reason is not None:
             return reason
     if node.op in (flex_query_gradient, flex_key_gradient) and slopes_behind(node.args[0]) is None:
-        return "slopes of several scores, or of none"
+        return _OTHER_SLOPES
     return None
 
 

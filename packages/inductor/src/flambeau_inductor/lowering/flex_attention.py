@@ -22,6 +22,7 @@ from flambeau_inductor.attention import (
     Attention,
     Blocks,
     Operand,
+    Scatter,
 )
 from flambeau_inductor.attention_options import (
     FORWARD,
@@ -30,6 +31,7 @@ from flambeau_inductor.attention_options import (
     options_of,
 )
 from flambeau_inductor.graph_passes.fuse_attention import (
+    joined_sums,
     packs_heads,
     partner,
     scores_behind,
@@ -54,6 +56,7 @@ from flambeau_prims.flex_attention import (
     flex_attend,
     flex_attend_parts,
     flex_query_gradient,
+    flex_scatter_add,
     flex_value_gradient,
 )
 from flambeau_prims.graph import Value, values_in
@@ -98,13 +101,25 @@ def lower_attention(lowering: Any, node: Node) -> None:
         builder = _AttentionBuilder(lowering, begin, scores, visible)
         builder.finish(node, KEY_VALUE_GRADIENTS, parts, results)
         return
+    nodes = lowering.graph.nodes
+    if node.op is flex_scatter_add and any(
+        other.op is flex_query_gradient and node in joined_sums(nodes, other) for other in nodes
+    ):
+        return
     slopes = slopes_behind(node.args[0])
     assert slopes is not None
     scores, visible, lse, delta, dout, value = slopes.args
     begin = scores_behind(scores)
     parts = {"query": begin.args[0], "key": begin.args[1], "value": value, "dout": dout,
              "lse": lse, "delta": delta}  # fmt: skip
-    builder = _AttentionBuilder(lowering, begin, scores, visible, (slopes, node.args[0]))
+    sums = [node] if node.op is flex_scatter_add else []
+    if node.op is flex_query_gradient:
+        sums = joined_sums(nodes, node)
+    gradient = None if node.op is flex_scatter_add else node.args[0]
+    builder = _AttentionBuilder(lowering, begin, scores, visible, (slopes, gradient), sums=sums)
+    if node.op is flex_scatter_add:
+        builder.finish(begin, QUERY_GRADIENT, parts, {})
+        return
     if node.op is flex_query_gradient:
         builder.finish(node, QUERY_GRADIENT, parts, {"dq": node.outputs[0]})
         return
@@ -120,7 +135,8 @@ class _AttentionBuilder:
 
     def __init__(
         self, lowering: Any, begin: Node, scores: Value, visible: Value,
-        slopes: tuple[Node, Value] | None = None, packed: int = 0,
+        slopes: tuple[Node, Value | None] | None = None, packed: int = 0,
+        sums: Sequence[Node] = (),
     ) -> None:  # fmt: skip
         self.lowering = lowering
         self.packed = packed
@@ -160,11 +176,21 @@ class _AttentionBuilder:
         self.elements = elements
         self.changed = elements.element(scores, self.index)
         self.visible: str | None = elements.element(visible, self.index)
-        self.gradient = elements.element(slopes[1], self.index) if slopes else None
+        self.gradient = elements.element(slopes[1], self.index) if slopes and slopes[1] else None
+        # Values and places of elements, and what they are added to, which is copied beforehand.
+        self.scatters = [
+            (
+                one,
+                elements.element(one.args[0], self.index),
+                elements.element(one.args[1], self.index),
+            )
+            for one in sums
+        ]
         seen = elements.builder.by_name[self.visible]
         if isinstance(seen, Constant) and seen.value:
             self.visible = None
         names = [name for name in (self.changed, self.visible, self.gradient) if name]
+        names += [name for _, value, place in self.scatters for name in (value, place)]
         body = live_statements(elements.builder.statements, names)
         self.check(body, raw)
         bounds = {}
@@ -209,6 +235,17 @@ class _AttentionBuilder:
             self.size(batches), self.size(heads),
         )  # fmt: skip
 
+    def copied(self, node: Node) -> Value:
+        """The result of a scatter, which holds what elements are added to."""
+        (out,) = node.outputs
+        assert out is not None
+        lowering = self.lowering
+        axes, index = lowering.axes(out.spec.shape, out.spec.stride, "i")
+        elements = lowering.elements(axes, out.spec.device)
+        name = elements.element(node.args[2], index)
+        lowering.finish(elements, lowering.make(out), out.spec, index, name, axes, (), node.where)
+        return out
+
     def size(self, size: Any) -> Any:
         return int_if_known(self.sizes.convert(size))
 
@@ -229,6 +266,12 @@ class _AttentionBuilder:
         }  # fmt: skip
         operands_ = tuple((role, self.operand(one)) for role, one in parts.items())
         made = {role: lowering.make(one) for role, one in results.items()}
+        scatters = tuple(
+            Scatter(self.operand(self.copied(one)), value, place)
+            for one, value, place in self.scatters
+        )
+        mutated = tuple(scatter.into.buffer for scatter in scatters)
+        lowering.lowered.updated.update(mutated)
         attention = Attention(
             form=form,
             batch=self.size(query.shape[0]),
@@ -252,6 +295,7 @@ class _AttentionBuilder:
             gradient=self.gradient,
             parts=parts_of_keys,
             packed=self.packed,
+            scatters=scatters,
             options=options_of(options, form),
         )
         nodes = lowering.lowered.nodes
@@ -263,9 +307,10 @@ class _AttentionBuilder:
                 {},
                 (),
                 tuple(made.items()),
-                reads,
+                reads | {*mutated},
                 str(query.device),
                 where=node.where,
+                mutates=mutated,
                 attention=attention,
             )
         )

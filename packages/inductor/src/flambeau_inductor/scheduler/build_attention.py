@@ -14,6 +14,7 @@ from flambeau_inductor.attention import (
     AttentionKernel,
     Blocks,
     Operand,
+    Scatter,
     ScheduledAttention,
 )
 from flambeau_inductor.indexing.expressions import symbol
@@ -60,6 +61,11 @@ def build_attention(
         else:
             body.append(namer.statement(statement))
 
+    scatters = tuple(
+        Scatter(operand(each.into, "update"), namer.values[each.value], namer.values[each.place])
+        for each in one.scatters
+    )
+
     def value(name: str | None) -> str | None:
         return name and namer.values[name]
 
@@ -76,6 +82,7 @@ def build_attention(
         changed=namer.values[one.changed],
         visible=value(one.visible),
         gradient=value(one.gradient),
+        scatters=scatters,
     )
     params = tuple(Param(new, dtypes[old], namer.access[old]) for old, new in namer.buffers.items())
     kernel = AttentionKernel(

@@ -287,6 +287,7 @@ class _Sharing:
             out=tuple((key, root.get(name, name)) for key, name in node.out),
             reads={root.get(name, name) for name in node.reads},
             mutates=tuple(root.get(name, name) for name in node.mutates),
+            attention=node.attention and node.attention.renamed(root),
         )
 
     def renamed_argument(self, arg: Any) -> Any:

@@ -44,7 +44,7 @@ from flambeau_inductor.scalar_ops import Replay
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from flambeau_inductor.attention import Attention, AttentionKernel, Blocks
+    from flambeau_inductor.attention import Attention, AttentionKernel, Blocks, Scatter
     from flambeau_inductor.codegen.triton.attention_tiling import AttentionTiling
     from flambeau_inductor.ir import Body, Integer, Statement
 
@@ -94,7 +94,7 @@ class _AttentionWriter(SourceWriter):
         self.one: Attention = kernel.attention
         self.size_names = {symbol.name for symbol in kernel.sizes}
         self.roles = {role for role, _ in self.one.results}
-        self.has_slope = self.one.gradient is not None
+        self.has_slope = self.one.gradient is not None or bool(self.one.scatters)
         self.turned = self.one.form == KEY_VALUE_GRADIENTS
         self.queries_fit = fits(tiling.queries, self.one.queries)
         self.keys_fit = fits(tiling.keys, self.one.keys)
@@ -405,7 +405,8 @@ class _AttentionWriter(SourceWriter):
         condition under which it is visible.
         """
         one = self.one
-        uses_raw = self.is_plain and not _reads_scores(self.bodies.gradient)
+        behind = self.bodies.gradient + self.bodies.scatters
+        uses_raw = self.is_plain and not _reads_scores(behind)
         if not uses_raw:
             self.line("scaled = raw" + ("" if self.is_prescaled else f" * {one.scale!r}"))
         self.run(self.bodies.changed)
@@ -525,7 +526,11 @@ class _AttentionWriter(SourceWriter):
             self.line(f"change = tl.dot(dout, v{self.precision()})")
         self.line(f"slope = p * (change - delta{side})")
         self.run(self.bodies.gradient)
-        assert self.one.gradient is not None
+        self.run(self.bodies.scatters)
+        for number in range(len(self.one.scatters)):
+            self.scatter(number, conditions)
+        if self.one.gradient is None:
+            return
         name = self.replay.values[self.one.gradient]
         if name != "slope":
             self.line(f"slope = tl.broadcast_to({name}, {self.tile_shape})")
@@ -548,9 +553,17 @@ class _AttentionWriter(SourceWriter):
             self.line(f"q = {self.scaled_query()}")
         self.line(f"dout = {self.tile('dout', 'dout_base', 'x', 'depth', False)}")
         self.rows()
-        self.line(f"dq = tl.zeros([{tiling.queries}, {padded(one.width)}], tl.float32)")
+        if "dq" in self.roles:
+            self.line(f"dq = tl.zeros([{tiling.queries}, {padded(one.width)}], tl.float32)")
         self.hoist()
+        for number, one_sum in enumerate(one.scatters):
+            if "r0" not in self.axes_of_place(one_sum):
+                self.line(f"sum{number} = tl.zeros([{tiling.queries}], tl.float32)")
         self.over_blocks("head", self.query_step)
+        for number in range(len(one.scatters)):
+            self.scatter_rows(number)
+        if "dq" not in self.roles:
+            return
         self.write("dq", f"(dq * {one.scale!r})", "x", "width", "head")
 
     def query_step(self, start: str, masked: bool) -> None:
@@ -560,7 +573,54 @@ class _AttentionWriter(SourceWriter):
         self.line(f"raw = tl.dot(q, k{self.precision()})")
         self.line(f"v = {self.tile('value', 'value_base', 'r', 'depth', True)}")
         self.slope(masked)
-        self.line(f"dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq{self.precision()})")
+        if "dq" in self.roles:
+            self.line(f"dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq{self.precision()})")
+
+    # Sums of scores
+
+    def axes_of_place(self, scatter: Scatter) -> set[str]:
+        """The axes of a tile that the place of an element varies along."""
+        return self.axes_of.get(scatter.place, set()) & {"i2", "r0"}
+
+    def scatter(self, number: int, conditions: str) -> None:
+        """Add a tile of elements up as far as they have one place; over the loop, too, if it does
+        not vary along keys.
+        """
+        one = self.one.scatters[number]
+        self.line(f"part = tl.broadcast_to({self.replay.values[one.value]}, {self.tile_shape})")
+        masks = self.masks_of({"i2", "r0"})
+        condition = " & ".join([*masks, *([conditions] if conditions else [])])
+        if condition:
+            self.line(f"part = tl.where({condition}, part, 0.0)")
+        axes = self.axes_of_place(one)
+        if "r0" not in axes:
+            self.line(f"sum{number} += tl.sum(part, 1)")
+        elif "i2" not in axes:
+            mask = "" if self.keys_fit else "rmask"
+            self.add(one, "tl.sum(part, 0)[None, :]", f"[1, {self.tiling.keys}]", mask)
+        else:
+            self.add(one, "part", self.tile_shape, condition)
+
+    def scatter_rows(self, number: int) -> None:
+        """Add what has been added up over all keys."""
+        one = self.one.scatters[number]
+        axes = self.axes_of_place(one)
+        if "r0" in axes:
+            return
+        if "i2" in axes:
+            mask = "" if self.queries_fit else "xmask"
+            self.add(one, f"sum{number}[:, None]", f"[{self.tiling.queries}, 1]", mask)
+        else:
+            self.add(one, f"tl.sum(sum{number}, 0)", "[1, 1]", "")
+
+    def add(self, one: Scatter, value: str, shape: str, mask: str) -> None:
+        """Atomic additions of a tile."""
+        offset = "" if one.into.offset == 0 else f" + ({self.text(one.into.offset)})"
+        place = self.replay.values[one.place]
+        address = f"{one.into.buffer}{offset} + tl.broadcast_to({place}, {shape})"
+        condition = f", {mask}" if mask else ""
+        value = f"tl.broadcast_to({value}, {shape})"
+        self.line(f'tl.atomic_add({address}, {value}{condition}, sem="relaxed")')
 
     def key_value_gradients(self) -> None:
         """dk, dv or both for a block of keys, summed over the heads of queries that share it."""
@@ -618,6 +678,7 @@ class _Bodies:
     changed: Body
     visible: Body
     gradient: Body
+    scatters: Body
 
 
 def _axes_of(body: Body) -> dict[str, set[str]]:
@@ -672,6 +733,8 @@ def _split(one: Attention, axes: dict[str, set[str]], turned: bool) -> _Bodies:
         return tuple(one.body[at] for at in sorted(numbers))
 
     parts = [cone(name) for name in (one.changed, one.visible, one.gradient)]
+    parts.append([at for scatter in one.scatters for at in cone(scatter.value)])
+    parts[-1] += [at for scatter in one.scatters for at in cone(scatter.place)]
     invariant = [at for part in parts for at in part if not varies(at)]
     return _Bodies(
         statements(invariant), *(statements([at for at in part if varies(at)]) for part in parts)
