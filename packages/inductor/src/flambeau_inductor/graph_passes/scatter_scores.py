@@ -156,7 +156,8 @@ class _Rewriter:
     def scattered(self, node: Node) -> Value | None:
         """The result of an `index_put` of a sum."""
         old, indices, source, accumulate = node.args
-        into: Value = self.new.get(old, old)
+        into = self.new.get(old, old)
+        assert isinstance(into, Value)
         if (
             not accumulate
             or not (source in self.sums or source in self.slopes)
