@@ -60,6 +60,22 @@ PROGRAMS: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[torch.Tensor]
         lambda n: torch.rand(n, 3),
         lambda x: torch.special.chebyshev_polynomial_t(x, 3),
     ),
+    "linspace to a size": (_rows, lambda x: torch.linspace(0, x.shape[0], 9)),
+    "scatter": (_rows, lambda x: x.T.scatter(0, x.T.argsort(0), x.T * 2)),
+    "scatter_reduce": (
+        _rows,
+        lambda x: torch.zeros_like(x).scatter_reduce(0, torch.zeros_like(x).long(), x, "amax"),
+    ),
+    "index_reduce": (
+        _rows,
+        lambda x: torch.ones(9, 6).index_reduce(
+            0, torch.arange(x.shape[0]) % 9, x.detach(), "mean", include_self=False
+        ),
+    ),
+    "isin": (_rows, lambda x: torch.isin(x.detach().round(), x.detach()[:1].round())),
+    "polygamma": (lambda n: torch.rand(n, 3), lambda x: torch.polygamma(3, x + 0.1)),
+    "cross": (lambda n: torch.randn(n, 3), lambda x: torch.linalg.cross(x, x.flip(0))),
+    "unfold of an image": (_image, lambda x: F.unfold(x, 3, padding=1, stride=2)),
     "frexp": (lambda n: torch.randn(n, 3), lambda x: tuple(torch.frexp(x))),
     "histogram": (lambda n: torch.rand(n, 3), lambda x: tuple(torch.histogram(x, 4))),
     "masked_scatter": (_rows, lambda x: torch.zeros_like(x).masked_scatter(x > 0, x * 2)),

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.testing._utils import wrapper_set_seed
 
 import flambeau
 from flambeau_capture import state_of
@@ -101,6 +102,11 @@ def asks_for_seeds(x: torch.Tensor) -> Any:
     return torch.initial_seed(), SHARED.initial_seed(), x + 1
 
 
+def frozen(x: torch.Tensor) -> Any:
+    """As torch's own tests call functions that draw."""
+    return wrapper_set_seed(F.dropout, x, 0.5), torch.rand(2)
+
+
 def wrong_seed(x: torch.Tensor) -> Any:
     torch.manual_seed(2**70)
     return x
@@ -125,6 +131,7 @@ PROGRAMS: list[Any] = [
     initialised,
     reseeded,
     asks_for_seeds,
+    frozen,
     wrong_seed,
     handles_a_wrong_seed,
 ]

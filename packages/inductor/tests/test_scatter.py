@@ -48,6 +48,28 @@ def test_places_named_several_times(tester, dtype, accumulate):
     exact(tester, both, values(7, 5, 6), rows, columns, values(40, 3, 5))
 
 
+@pytest.mark.parametrize("mode", ["mul", "max", "min"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int8])
+def test_reductions_into_places(tester, mode, dtype):
+    def values(*shape):
+        made = (torch.randn(shape) * 3).to(dtype)
+        if dtype.is_floating_point and mode != "mul":
+            made[torch.rand(shape) < 0.1] = float("nan")
+        return made
+
+    def reduce(b, x, i, y):
+        return b.index_reduce(x, [i], b.add(y, y), mode)
+
+    for source in (values(30, 5), values(5, 30).t(), values(60, 5)[::2]):
+        tester.check(reduce, values(7, 5), torch.randint(-7, 7, (30,)), source, rtol=0, atol=0)
+    tester.check(reduce, values(7, 5), torch.randint(0, 7, (0,)), values(0, 5), rtol=0, atol=0)
+
+    def both(b, x, i, y):
+        return b.index_reduce(b.index_put(x, [i], y, True), [i], y, mode)
+
+    tester.check(both, values(7), torch.randint(0, 7, (30,)), values(30), rtol=1e-6, atol=0)
+
+
 def test_work_before_and_behind(tester):
     """What is scattered is computed in the loop that scatters it."""
 

@@ -58,6 +58,10 @@ SAMPLES: dict[str, list[tuple[Any, ...]]] = {
         (x, [None, torch.randint(-4, 4, (2, 5))], torch.randn(3, 2, 5), True),
         (x, [torch.tensor([0]), torch.tensor([1])], torch.randn(1), False),
     ],
+    "index_reduce": [
+        (x, [None, torch.randint(-4, 4, (2, 5))], torch.randn(3, 2, 5), "max"),
+        (x, [torch.tensor([0]), torch.tensor([1])], torch.randn(1), "mul"),
+    ],
     "pad": [(x, (1, 0), (0, 2), 7.0)],
     "cat": [([x, x[:1]], 0)],
     "full": [((2, 3), 1.5, torch.float32, CPU), ((), True, torch.bool, CPU)],

@@ -21,7 +21,7 @@ from flambeau_prims.philox import philox
 from flambeau_prims.primitives import PRIMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import sympy
 
@@ -60,6 +60,13 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor's memory from its data pointer on, as one dim."""
     count = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
     return tensor.as_strided((max(count, 0),), (1,), tensor.storage_offset())
+
+
+_SCATTERED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "set": lambda kept, number: number, "add": torch.add, "mul": torch.mul,
+    "max": torch.maximum, "min": torch.minimum,
+}  # fmt: skip
+"""What a scatter leaves at a place, by its mode."""
 
 
 class Evaluator:
@@ -145,7 +152,7 @@ class Evaluator:
             positions, value = positions[masks[0]], value[masks[0]]
         memory = self.memory[buffer]
         for position, number in zip(positions.tolist(), value, strict=True):
-            memory[position] = memory[position] + number if mode == "add" else number
+            memory[position] = _SCATTERED[mode](memory[position], number)
 
     def check_index(self, value: torch.Tensor, size: Integer, mask: torch.Tensor | None) -> None:
         limit = evaluate_expr(size, self.names)

@@ -175,8 +175,9 @@ class Store:
     `mask` is false store nothing.
 
     Of a scatter, which has a `mode`, several points may name one place: "add" adds to what the
-    place holds; "set" leaves what one of the points stores. A CPU takes the points of one place in
-    the order of the loops. No other statement of the kernel touches the buffer.
+    place holds; "mul", "max" and "min", on a CPU only, multiply it, or leave the greater or lesser,
+    NaN if either is; "set" leaves what one of the points stores. A CPU takes the points of one
+    place in the order of the loops. No other statement of the kernel touches the buffer.
     """
 
     buffer: str
@@ -206,7 +207,7 @@ SHARE = symbol("share0")
 COLUMN_KINDS = ("sum", "max", "min")
 SCAN_KINDS = ("sum", "prod", "max", "min", "logaddexp")
 SORT_KINDS = ("values", "positions")
-SCATTER_MODES = ("add", "set")
+SCATTER_MODES = ("add", "mul", "max", "min", "set")
 REDUCE_KINDS = (
     "sum", "prod", "max", "min", "any", "all", "sum_exp", "squared_deviations", "argmax", "argmin",
 )  # fmt: skip

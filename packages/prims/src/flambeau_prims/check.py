@@ -231,4 +231,5 @@ _MATCHES = {
     "dtype": lambda arg: isinstance(arg, torch.dtype),
     "device": lambda arg: isinstance(arg, torch.device),
     "pattern": PATTERNS.__contains__,
+    "mode": ("mul", "max", "min").__contains__,
 }

@@ -128,6 +128,14 @@ def _pad(x: Tensor, lows: Sequence[int], highs: Sequence[int], value: Any) -> Te
     return torch.constant_pad_nd(x, [size for pair in pairs[::-1] for size in pair], value)
 
 
+def _index_reduce(x: Tensor, indices: Any, source: Tensor, mode: str) -> Tensor:
+    places = torch.arange(x.numel(), device=x.device).reshape(x.shape)
+    at = tuple(slice(None) if index is None else index for index in indices)
+    reduce = {"mul": "prod", "max": "amax", "min": "amin"}[mode]
+    flat = x.reshape(-1).scatter_reduce(0, places[at].reshape(-1), source.reshape(-1), reduce)
+    return flat.reshape(x.shape)
+
+
 def _iota(length: int, start: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return (torch.arange(length, dtype=torch.int64, device=device) * step + start).to(dtype)
 
@@ -169,6 +177,7 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
     "index_put": lambda x, indices, source, accumulate: torch.ops.aten.index_put(
         x, list(indices), source, accumulate
     ),
+    "index_reduce": _index_reduce,
     "searchsorted": lambda boundaries, x, right: torch.searchsorted(
         boundaries.contiguous(), x.contiguous(), right=right
     ),

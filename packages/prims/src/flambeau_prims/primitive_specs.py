@@ -273,6 +273,13 @@ def index_put(x: Spec, indices: Sequence[Spec | None], source: Spec, accumulate:
     return x.fresh()
 
 
+def index_reduce(x: Spec, indices: Sequence[Spec | None], source: Spec, mode: str) -> Spec:
+    """As index_put; of the dtypes that have an order."""
+    if mode not in ("mul", "max", "min") or x.dtype is torch.bool:
+        raise ValueError(f"index_reduce of {x} with {mode!r}")
+    return index_put(x, indices, source, False)
+
+
 def searchsorted(boundaries: Spec, x: Spec, right: bool) -> Spec:
     """A place for each value."""
     if boundaries.ndim == 0:

@@ -120,6 +120,7 @@ PARAM_TYPES = {
     "dtype": "a torch.dtype",
     "device": "a torch.device",
     "pattern": "a name of `philox.PATTERNS`",
+    "mode": "mul, max or min",
 }
 
 PRIMS: dict[str, Prim] = {}
@@ -370,6 +371,12 @@ index_put = _scatter(
     "index_put(x: tensor, indices: indices, source: tensor, accumulate: number)",
     "x with `source` at, or added at, the places that `index` would read; of places that are named "
     "several times a CPU adds in order, or takes the last, and a GPU in any order, or any",
+)
+
+index_reduce = _scatter(
+    "index_reduce(x: tensor, indices: indices, source: tensor, mode: mode)",
+    "as index_put, but `source` is multiplied into (mul), or the greater (max) or lesser (min) of "
+    "it and of what is at the place, NaN if either is; on a CPU only",
 )
 
 # 9. Factories

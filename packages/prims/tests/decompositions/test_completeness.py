@@ -31,9 +31,11 @@ def test_reasons_are_given_once() -> None:
     fully_decomposed = {op._schema.name.removeprefix("aten::") for op in registered()} & set(names)
     # Of these the table means the overloads view.dtype, _foreach_addc*.Tensor and scatter.reduce,
     # reductions of scatter_reduce other than sums, bernoulli of a tensor of probabilities, random
-    # without bounds, normal of tensors, polygamma beyond trigamma, and bags whose lengths are data.
+    # without bounds, normal of tensors, polygamma of high orders, distances by products, many
+    # members of isin, reductions on a GPU, and bags whose lengths are data.
     partly = {"view", "_foreach_addcmul", "_foreach_addcdiv", "scatter", "scatter_reduce"}
-    partly |= {"bernoulli", "random", "normal", "polygamma"}
+    partly |= {"bernoulli", "random", "normal", "polygamma", "_cdist_forward", "isin"}
+    partly |= {"index_reduce"}
     assert fully_decomposed == partly | {name for name in names if "_embedding_bag" in name}
 
 

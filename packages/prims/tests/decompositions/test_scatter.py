@@ -45,6 +45,33 @@ def test_along_a_dim(dtype: torch.dtype) -> None:
             check(aten.index_add.default, *args, alpha=alpha, near=9.0)
 
 
+REDUCTIONS = ("sum", "mean", "prod", "amax", "amin")
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("include_self", [True, False])
+def test_reductions_into_places(reduce: str, include_self: bool) -> None:
+    for dtype in (*DTYPES, torch.uint8, torch.int8):
+        if reduce in ("sum", "mean") and dtype not in DTYPES:
+            continue
+        make = Make(6, dtype, special=reduce in ("amax", "amin"))
+        options = {"include_self": include_self}
+        for x, dim in ((make(7, 5), 0), (make(5, 7).t(), -1)):
+            index = make.index(x.shape[dim], 4, 5)
+            args = (x, dim, index, make(6, 9), reduce)
+            check(aten.scatter_reduce.two, *args, **options, near=9.0)
+        scalars = (make(), 0, torch.tensor(0), make(), reduce)
+        check(aten.scatter_reduce.two, *scalars, **options, near=9.0)
+        check(aten.scatter_reduce.two, make(3), 0, make.index(3, 0), make(2), reduce, **options)
+        if reduce != "sum":
+            args = (make(7, 5, 3), -2, make.index(5, 11), make(7, 11, 3), reduce)
+            check(aten.index_reduce.default, *args, **options, near=9.0)
+    half = Make(7, torch.bfloat16, special=True)
+    if reduce in ("amax", "amin"):
+        args = (half(7, 5), 0, half.index(7, 4, 5), half(6, 9), reduce)
+        check(aten.scatter_reduce.two, *args, include_self=include_self, exact=True)
+
+
 def test_gradients_of_gathers() -> None:
     make = Make(2, torch.float32)
     for padding in (-1, 3):
@@ -72,7 +99,7 @@ def test_what_stays_with_aten() -> None:
     make = Make(3, torch.float16)
     calls: tuple[tuple[Any, ...], ...] = (
         (aten.index_put.default, make(7, 5), [make.index(7, 3)], make(3, 5), True),
-        (aten.scatter_reduce.two, make(7, 5), 0, make.index(7, 3, 5), make(3, 5), "amax"),
+        (aten.scatter_reduce.two, make(7, 5), 0, make.index(7, 3, 5), make(3, 5), "prod"),
         (aten.embedding_dense_backward.default, make(3, 6), make.index(10, 3), 10, -1, True),
         (aten.index_put.default, make(7), [make(7) > 0], make(1), True),
     )

@@ -94,5 +94,24 @@ def test_polygamma_and_mvlgamma() -> None:
             x = make(40, low=2.5, high=9.0)
             check(aten.mvlgamma.default, x, p, factor=8.0, near=10.0)
     x = torch.rand(4) + 1
-    graph, _ = decomposed(aten.polygamma.default, (2, x), {}, [torch.polygamma(2, x)])
+    graph, _ = decomposed(aten.polygamma.default, (11, x), {}, [torch.polygamma(11, x)])
     assert not is_decomposed(graph)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 10])
+def test_derivatives_of_digamma(n: int) -> None:
+    op = aten.polygamma.default
+    for dtype in (torch.float32, torch.float64):
+        make = Make(n, dtype)
+        for low, high in ((0.3, 3.0), (3.0, 90.0), (-7.3, -0.1)):
+            x = make(40, 30, low=low, high=high)
+            x = torch.where((x - x.round()).abs() < 0.1, x.round() + 0.2, x)
+            (graph, tensors) = decomposed(op, (n, x), {}, [op(n, x)])
+            assert is_decomposed(graph)
+            (ours,) = run_graph(graph, tensors)
+            tolerance = 3e-4 if dtype is torch.float32 else 1e-10
+            torch.testing.assert_close(ours, op(n, x), rtol=tolerance, atol=0.0)
+    poles = torch.tensor([0.0, -0.0, -1.0, -5.0, 1.0, float("nan")])
+    (graph, tensors) = decomposed(op, (n, poles), {}, [op(n, poles)])
+    (ours,) = run_graph(graph, tensors)
+    torch.testing.assert_close(ours, op(n, poles), rtol=1e-5, atol=0.0, equal_nan=True)

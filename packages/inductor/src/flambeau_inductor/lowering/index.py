@@ -78,7 +78,7 @@ def indexed_point(
 
 def store_scattered(
     elements: Elements, target: tuple[str, Value], indices: Sequence[Value | None], source: Value,
-    index: Index, accumulate: bool,
+    index: Index, mode: str,
 ) -> None:  # fmt: skip
     """Store the source's element where the indices say. Sums of zeros chosen by a condition are
     left out: a place that many points name is not fought over for nothing.
@@ -88,7 +88,7 @@ def store_scattered(
     name = elements.element(source, index)
     mask: str | None = None
     chosen = builder.by_name[name]
-    if accumulate and isinstance(chosen, Compute) and chosen.op == "where":
+    if mode == "add" and isinstance(chosen, Compute) and chosen.op == "where":
         condition, value, other = chosen.args
         zero = builder.by_name[other]
         if isinstance(zero, Constant) and zero.value == 0:
@@ -96,7 +96,7 @@ def store_scattered(
     point = indexed_point(elements, out, indices, index)
     strides = elements.sizes.convert_all(out.spec.stride)
     address = linear(point, strides, sympy.S.Zero)
-    builder.store(buffer, address, name, "add" if accumulate else "set", mask)
+    builder.store(buffer, address, name, mode, mask)
 
 
 def wrap_negative(elements: Elements, name: str, size: sympy.Expr) -> str:

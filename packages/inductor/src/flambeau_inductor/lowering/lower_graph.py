@@ -262,7 +262,7 @@ class _GraphLowering:
     def scatter_nests(self, node: Node) -> None:
         """A copy of what is scattered into, and a nest over what is scattered."""
         out = result_of(node)
-        x, indices, source, accumulate = node.args
+        x, indices, source, mode = node.args
         if x in self.continued:
             buffer = self.memory[out] = self.memory[x]
         else:
@@ -286,7 +286,9 @@ class _GraphLowering:
         order = spec.fresh(spec.shape).stride if spec.device.type == "cpu" else spec.stride
         axes, index = self.axes(spec.shape, order, "i")
         elements = self.elements(axes, spec.device)
-        store_scattered(elements, (buffer, out), indices, source, index, accumulate)
+        if not isinstance(mode, str):
+            mode = "add" if mode else "set"
+        store_scattered(elements, (buffer, out), indices, source, index, mode)
         elements.labels[node.op.name] = None
         self.append(elements, spec, axes, (), node.where)
 

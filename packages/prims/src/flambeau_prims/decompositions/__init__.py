@@ -13,8 +13,9 @@ from flambeau_prims.lazy_exports import import_apart
 MODULES = (
     "pointwise", "activation", "copy", "factory", "view", "index", "blocks", "scatter",
     "embedding_bag",
-    "reduction", "scan", "sort", "search", "softmax", "norm", "loss", "dropout", "random", "pool",
-    "max_pool", "special", "resample", "interpolate", "borders", "grid_sample", "foreach",
+    "reduction", "scan", "sort", "search", "softmax", "norm", "loss", "distance", "cross", "unfold",
+    "dropout", "random", "pool", "max_pool", "special", "resample", "interpolate", "borders",
+    "grid_sample", "foreach",
 )  # fmt: skip
 
 

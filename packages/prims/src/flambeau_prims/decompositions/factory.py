@@ -8,10 +8,11 @@ import torch
 
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
+from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     from flambeau_prims.builder import Builder, Operand
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Spec
 
 aten = torch.ops.aten
 
@@ -103,9 +104,10 @@ def arange_from(b: Builder, start: Any, end: Any = None, step: Any = 1, **option
 def linspace(b: Builder, start: Operand, end: Operand, steps: Size, **options: Any) -> Value:
     """Evenly spaced; counted from the nearer end, so that both ends are exact."""
     spec = b.result
-    numbers = isinstance(start, (int, float)) and isinstance(end, (int, float))
-    if not numbers or not isinstance(steps, int) or not spec.dtype.is_floating_point:
+    if not spec.dtype.is_floating_point:
         return NotImplemented
+    if not all(isinstance(x, (int, float)) for x in (start, end, steps)):
+        return _spaced(b, start, end, steps)
     if steps == 1:
         return filled(b, start)
     step = (end - start) / (steps - 1)
@@ -143,26 +145,31 @@ def _spaced(
     numbers = [x for x in (start, end) if not isinstance(x, Value)]
     if any(isinstance(x, Value) and x.spec.shape for x in (start, end)):
         return NotImplemented  # eager's error
-    if (
-        any(not isinstance(x, (int, float)) for x in numbers)
-        or not isinstance(steps, int)
-        or not spec.dtype.is_floating_point
-    ):
+    if any(isinstance(x, complex) for x in numbers) or not spec.dtype.is_floating_point:
         return NotImplemented
     start, end = (
         b.expand(b.cast(b.to_device(x, spec.device), torch.float64), spec.shape)
         if isinstance(x, Value)
-        else b.full(spec.shape, float(x), torch.float64, spec.device)
+        else _repeated(b, x, spec)
         for x in (start, end)
     )
     place = b.iota(steps, 0, 1, torch.int64, spec.device)
     position = b.cast(place, torch.float64)
-    step = b.div(b.sub(end, start), float(max(steps - 1, 1)))
+    last = _repeated(b, steps - 1, spec)
+    step = b.div(b.sub(end, start), b.maximum(last, 1.0))
     from_start = b.add(b.mul(position, step), start)
-    from_end = b.sub(end, b.mul(b.sub(float(steps - 1), position), step))
-    near_start = b.lt(place, steps // 2) if steps > 1 else b.eq(place, 0)
+    from_end = b.sub(end, b.mul(b.sub(last, position), step))
+    near_start = b.bitwise_or(b.lt(place, steps // 2), b.eq(place, 0))
     spaced = b.where(near_start, from_start, from_end)
     return b.cast(spaced if base is None else b.pow(base, spaced), spec.dtype)
+
+
+def _repeated(b: Builder, number: Any, like: Spec) -> Value:
+    """A number, which may be symbolic, as float64 elements."""
+    if isinstance(number, Expr):
+        whole = b.full(like.shape, number, torch.int64, like.device)
+        return b.cast(whole, torch.float64)
+    return b.full(like.shape, number, torch.float64, like.device)
 
 
 @decomposition(aten.eye.default, aten.eye.m)

@@ -40,6 +40,27 @@ def index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
     return b.index(x, ready)
 
 
+@decomposition(aten._unsafe_masked_index.default)
+def unsafe_masked_index(
+    b: Builder, x: Value, mask: Value, indices: Sequence[Value | None], fill: Any
+) -> Any:
+    """As index, and a number where the mask is false, whatever the indices are there."""
+    if not sizes.likely_ge(x.spec.numel, 1):
+        return NotImplemented
+    inside: list[Value | None] = []
+    for d, item in enumerate(indices):
+        if item is not None:
+            if item.spec.dtype in (torch.bool, torch.uint8):
+                return NotImplemented
+            size = x.spec.shape[d]
+            item = b.minimum(b.maximum(b.cast(item, torch.int64), -size), size - 1)
+        inside.append(item)
+    read = index(b, x, inside)
+    if read is NotImplemented or mask.spec.dtype is not torch.bool:
+        return NotImplemented
+    return b.where(b.expand(mask, read.spec.shape), read, b.tensor(fill, read.spec))
+
+
 def as_index(b: Builder, item: Value, x: Value, shape: tuple[Size, ...]) -> Value:
     """An index tensor of int64, of the indices' common shape."""
     item = b.to_device(item, x.spec.device)
@@ -80,6 +101,8 @@ def embedding(
 @decomposition(aten.gather.default)
 def gather(b: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     """x at index along one dim."""
+    if sizes.known_eq(index.spec.numel, 0):
+        return b.full(index.spec.shape, 0, x.spec.dtype, x.spec.device)
     if not x.spec.shape or not index.spec.shape:
         return NotImplemented
     return b.gather(x, wrap_dim(dim, x.spec.ndim), b.cast(index, torch.int64))

@@ -605,3 +605,12 @@ def _select(b: Builder, condition: Value, x: Operand, y: Operand, dtype: torch.d
     x, y = (b.cast(op, dtype) if isinstance(op, Value) else op for op in (x, y))
     condition, x, y = b.broadcast([condition, x, y])
     return b.where(condition, x, y)
+
+
+@decomposition(aten.ldexp.Tensor)
+def ldexp(b: Builder, x: Value, exponent: Value) -> Value:
+    """x times the power of 2, which is rounded to its own dtype."""
+    dtype = b.promoted_dtype([exponent], to_float=True)
+    (exponent,) = b.promote([exponent], to_float=True)
+    power = b.cast(b.pow(b.tensor(2.0, exponent.spec), exponent), dtype)
+    return b.mul(*b.promote([x, power]))

@@ -52,7 +52,7 @@ def _scattered(
     half = x.spec.dtype in (torch.float16, torch.bfloat16)
     if accumulate and (x.spec.dtype not in ADDED or (half and on_cpu)):
         return NotImplemented
-    if on_cpu and not serial and not sizes.known_le(source.spec.numel, SHORT):
+    if on_cpu and not serial and not sizes.likely_ge(SHORT, source.spec.numel):
         return NotImplemented
     if not on_cpu and torch.are_deterministic_algorithms_enabled():
         return NotImplemented
@@ -221,10 +221,27 @@ def scatter_reduce(
     b: Builder, x: Value, dim: int, index: Value, src: Value, reduce: str,
     *, include_self: bool = True,
 ) -> Any:  # fmt: skip
-    """A sum with what is there; other reductions stay ATen's."""
-    if reduce != "sum" or not include_self:
-        return NotImplemented
-    return _along_dim(b, x, dim, index, src, True)
+    """Reduced into what is there, or without it."""
+    if not x.spec.shape or not index.spec.shape or not src.spec.shape:
+        return _as_vectors(
+            b, scatter_reduce, x, index, src, reduce=reduce, include_self=include_self
+        )
+    places, src = _along(b, x, dim, index, src)
+    return _reduced(b, x, places, src, reduce, include_self=include_self)
+
+
+@decomposition(aten.index_reduce.default)
+def index_reduce(
+    b: Builder, x: Value, dim: int, index: Value, source: Value, reduce: str,
+    *, include_self: bool = True,
+) -> Any:  # fmt: skip
+    """Slices of source reduced into slices of x, or into nothing."""
+    if not x.spec.shape or not source.spec.shape:
+        return _as_vectors(
+            b, index_reduce, x, index, source, reduce=reduce, include_self=include_self
+        )
+    places = _slices(b, x, wrap_dim(dim, x.spec.ndim), index)
+    return _reduced(b, x, places, source, reduce, include_self=include_self, serial=True)
 
 
 @decomposition(aten.scatter.src)
@@ -246,16 +263,70 @@ def _along_dim(b: Builder, x: Value, dim: int, index: Value, src: Value, accumul
     """src at, or added at, index along one dim and its own place along the others."""
     if not x.spec.shape or not index.spec.shape or not src.spec.shape:
         return _as_vectors(b, _along_dim, x, index, src, accumulate=accumulate)
+    places, src = _along(b, x, dim, index, src)
+    return _scattered(b, x, places, src, accumulate)
+
+
+def _along(
+    b: Builder, x: Value, dim: int, index: Value, src: Value
+) -> tuple[list[Value | None], Value]:
+    """The places of an index along one dim, and the part of the source that goes there."""
     dim = wrap_dim(dim, x.spec.ndim)
     shape = index.spec.shape
     for d, size in enumerate(shape):
         src = b.slice(src, d, 0, size, 1)
-    places = [
+    places: list[Value | None] = [
         b.along(b.iota(size, 0, 1, torch.int64, x.spec.device), (d,), shape)
         for d, size in enumerate(shape)
     ]
     places[dim] = from_zero(b, index, x.spec.shape[dim])
-    return _scattered(b, x, places, src, accumulate)
+    return places, src
+
+
+def _reduced(
+    b: Builder, x: Value, places: Sequence[Value | None], source: Value, reduce: str,
+    *, include_self: bool, serial: bool = False,
+) -> Any:  # fmt: skip
+    """x with source reduced into some places; without what is there, from a neutral number."""
+    dtype, result = x.spec.dtype, x
+    if not include_self:
+        number = _neutral(reduce, dtype)
+        start = b.full(source.spec.shape, number, dtype, x.spec.device)
+        result = _scattered(b, x, places, start, False, serial=serial)
+        if result is NotImplemented:
+            return NotImplemented
+    if reduce in ("sum", "mean"):
+        result = _scattered(b, result, places, source, True, serial=serial)
+        if reduce == "sum" or result is NotImplemented:
+            return result
+        wide = compute_dtype(dtype)
+        ones = b.full(source.spec.shape, 1, wide, x.spec.device)
+        counts = b.full(x.spec.shape, 1 if include_self else 0, wide, x.spec.device)
+        counts = b.index_put(counts, list(places), ones, True)
+        counts = b.maximum(counts, 1)
+        divide = b.div if dtype.is_floating_point else b.floor_divide
+        return divide(result, counts)
+    mode = {"prod": "mul", "amax": "max", "amin": "min"}[reduce]
+    half = dtype in (torch.float16, torch.bfloat16)
+    on_cpu = x.spec.device.type == "cpu"
+    if not on_cpu or dtype is torch.bool or (half and mode == "mul"):
+        return NotImplemented
+    if not serial and not sizes.likely_ge(SHORT, source.spec.numel):
+        return NotImplemented
+    return b.index_reduce(b.widen(result), list(places), b.widen(source), mode)
+
+
+def _neutral(reduce: str, dtype: torch.dtype) -> Any:
+    """The number that changes nothing in a reduction."""
+    if reduce in ("sum", "mean", "prod"):
+        return int(reduce == "prod")
+    least = reduce == "amax"
+    if dtype is torch.bool:
+        return not least
+    if dtype.is_floating_point:
+        return -math.inf if least else math.inf
+    limits = torch.iinfo(dtype)
+    return limits.min if least else limits.max
 
 
 # 3. Tables

@@ -1,4 +1,4 @@
-"""Binary searches in sorted boundaries."""
+"""Binary searches in sorted boundaries, and membership in unsorted elements."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims import sizes
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
 
@@ -58,3 +59,38 @@ def _search(b: Builder, boundaries: Value, x: Any, out_int32: bool, right: bool)
         return NotImplemented
     places = b.searchsorted(boundaries, x, right)
     return b.cast(places, torch.int32) if out_int32 else places
+
+
+FEW_MEMBERS = 64
+"""Each element is compared with each of so few."""
+MOST_MEMBERS = 1024
+"""A kernel sorts so many; membership in more is left to ATen."""
+
+
+@decomposition(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor)
+def isin(
+    b: Builder, elements: Any, test_elements: Any, *, assume_unique: bool = False,
+    invert: bool = False,
+) -> Any:  # fmt: skip
+    """Whether each element is among others; NaN is among none."""
+    if not isinstance(elements, Value) or not isinstance(test_elements, Value):
+        single = b.ne if invert else b.eq
+        if not isinstance(test_elements, Value):
+            return single(*b.promote([elements, test_elements]))
+        elements = b.full((), elements, test_elements.spec.dtype, test_elements.spec.device)
+    members, shape = test_elements, elements.spec.shape
+    if members.spec.dtype is not elements.spec.dtype or members.spec.device != elements.spec.device:
+        return NotImplemented
+    count = members.spec.numel
+    elements, members = b.widen(elements), b.reshape(b.widen(members), (count,))
+    if sizes.likely_ge(FEW_MEMBERS, count):
+        pairs = (*shape, count)
+        equal = b.eq(b.spread(elements, (len(shape),), pairs), b.expand(members, pairs))
+        known = b.any(equal, (len(shape),))
+    elif isinstance(count, int) and count <= MOST_MEMBERS:
+        ordered = b.sort(members, 0, False, count)
+        place = b.minimum(b.searchsorted(ordered, elements, False), count - 1)
+        known = b.eq(b.index(ordered, [place]), elements)
+    else:
+        return NotImplemented
+    return b.bitwise_not(known) if invert else known

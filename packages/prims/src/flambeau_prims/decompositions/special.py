@@ -177,11 +177,71 @@ def trigamma(b: Builder, x: Value) -> Value:
 
 @decomposition(aten.polygamma.default)
 def polygamma(b: Builder, n: int, x: Value) -> Any:
-    """Derivatives of digamma: the first; those beyond are a zeta function, and stay ATen's."""
+    """Derivatives of digamma; beyond the first, Hurwitz' zeta function times a factorial."""
     (x,) = b.promote([x], to_float=True)
     if n == 0:
         return digamma(b, x)
-    return trigamma(b, x) if n == 1 else NotImplemented
+    if n == 1:
+        return trigamma(b, x)
+    if not 1 < n <= _HIGHEST_DERIVATIVE:
+        return NotImplemented
+    # Above 1/2; below by the derivatives of digamma(1 - x) - digamma(x) = pi / tan(pi x).
+    reflected = b.lt(x, 0.5)
+    above = b.mul(
+        _hurwitz_zeta(b, n + 1, b.where(reflected, b.sub(1.0, x), x)),
+        (-1.0) ** (n + 1) * math.factorial(n),
+    )
+    turn = b.sub(x, b.round(x))
+    steep = polynomial(b, b.reciprocal(b.tan(b.mul(turn, math.pi))), _cotangent_derivative(n))
+    below = b.sub(b.mul(above, (-1.0) ** n), b.mul(steep, math.pi ** (n + 1)))
+    pole = b.bitwise_and(b.le(x, 0.0), b.eq(x, b.trunc(x)))
+    return b.where(pole, (-1.0) ** (n + 1) * math.inf, b.where(reflected, below, above))
+
+
+_HIGHEST_DERIVATIVE = 10
+"""Higher derivatives of digamma stay ATen's: the tail of their sum would need more terms."""
+_TERMS = 9
+"""Terms of the sum of zeta before its tail."""
+_BERNOULLI = (
+    1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798,
+    -174611 / 330, 854513 / 138, -236364091 / 2730,
+)  # fmt: skip
+"""B(2k), k = 1, 2, ..."""
+
+
+def _hurwitz_zeta(b: Builder, s: int, q: Value) -> Value:
+    """The sum of (q + k)**-s over k >= 0, q > 0: Abramowitz and Stegun 23.1.30 for its tail."""
+    total: Any = 0.0
+    for k in range(_TERMS):
+        total = b.add(total, _power(b, b.reciprocal(b.add(q, float(k))), s))
+    w = b.add(q, float(_TERMS))
+    r = b.reciprocal(w)
+    kept = _BERNOULLI if q.spec.dtype is torch.float64 else _BERNOULLI[:6]
+    numbers = [
+        number * math.perm(s + 2 * k, 2 * k + 1) / math.factorial(2 * k + 2)
+        for k, number in enumerate(kept)
+    ]
+    inner = b.mul(r, polynomial(b, b.mul(r, r), numbers))
+    tail = b.add(b.add(b.div(w, float(s - 1)), 0.5), inner)
+    return b.add(total, b.mul(_power(b, r, s), tail))
+
+
+def _power(b: Builder, x: Value, exponent: int) -> Value:
+    """x**exponent, exponent > 0, by squaring."""
+    if exponent == 1:
+        return x
+    half = _power(b, x, exponent // 2)
+    square = b.mul(half, half)
+    return b.mul(square, x) if exponent % 2 else square
+
+
+def _cotangent_derivative(n: int) -> list[float]:
+    """The coefficients of the n-th derivative of cot as a polynomial of cot."""
+    numbers = [0.0, 1.0]
+    for _ in range(n):
+        slope = [k * number for k, number in enumerate(numbers)][1:]
+        numbers = [-(a + c) for a, c in zip([*slope, 0.0, 0.0], [0.0, 0.0, *slope], strict=True)]
+    return numbers
 
 
 @decomposition(aten.mvlgamma.default)

@@ -168,9 +168,9 @@ def gather(self: Spec, dim: int, index: Spec) -> Spec:
 
 def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None = None) -> None:
     axis = wrap_dim(dim, self.ndim)
-    _check_index_dtype(name, index, _INDEX_DTYPES)
     if any(eq(size, 0) for size in index.shape):
-        return
+        return  # of any dtype and number of dims
+    _check_index_dtype(name, index, _INDEX_DTYPES)
     if max(index.ndim, 1) != max(self.ndim, 1):
         what = "input" if name == "gather" else "self"
         raise RuntimeError(f"Index tensor must have the same number of dimensions as {what} tensor")

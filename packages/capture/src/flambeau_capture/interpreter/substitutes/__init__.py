@@ -14,6 +14,7 @@ from flambeau_capture.interpreter.substitutes import (
     compiler_functions,
     control_flow,
     copying,
+    dispatch,
     evaluation,
     fused_optimizers,
     higher_order,
@@ -37,7 +38,7 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 
 __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
-    "compiler_functions", "control_flow", "copying", "dynamo_substitute", "evaluation",
+    "compiler_functions", "control_flow", "copying", "dispatch", "dynamo_substitute", "evaluation",
     "fused_optimizers", "higher_order", "introspection", "iterables", "modules", "numbers",
     "output", "random", "references", "tensors", "threads", "torch_state", "transforms",
     "triton_kernels", "user_overrides",

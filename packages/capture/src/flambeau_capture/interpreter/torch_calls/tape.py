@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -144,6 +145,7 @@ class Tape(Inputs):
         """Nodes with graphs of their own that are being recorded, one inside the other."""
         self._hands_on = False
         self.devices = DefaultDevices()
+        self.dispatch_guards: weakref.WeakSet[Any] = weakref.WeakSet()
         self.hooks: list[HookHandle] = []
         """Hooks that the frame has registered, in order."""
         self.hooked: list[Any] = []
@@ -560,6 +562,8 @@ class Tape(Inputs):
         if kind is KnownState:
             return arg
         if is_wrapper_subclass(kind):
+            if self.dispatch_guards:
+                raise GraphBreak("tensor-subclass", "a call without __torch_dispatch__")
             return self.value_of(arg)
         if is_opaque_type(kind):
             return self._opaque_constant(arg)

@@ -98,7 +98,7 @@ class CppPrinter:
         if mode in ("max", "min"):
             sign = ">" if mode == "max" else "<"
             value = f"{value} {sign} {place} || {value} != {value} ? {value} : {place}"
-        sign = "+=" if mode == "add" else "="
+        sign = {"add": "+=", "mul": "*="}.get(mode, "=")
         self.lines.append(f"{test}{place} {sign} {value};")
 
     def check_index(self, value: str, size: Integer, mask: str | None) -> None:
