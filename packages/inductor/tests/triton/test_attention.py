@@ -32,6 +32,7 @@ from flambeau_prims.evaluate import run_graph
 from flambeau_prims.flex_attention import flex_attend, flex_scores
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph
+from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
 from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import InvalidOption
@@ -146,6 +147,32 @@ def test_scores_of_one_place_are_added_up_beforehand(name: str, tiles: int) -> N
     (text,) = [one.text for one in program.sources if "tl.atomic_add" in one.text]
     inside = [line for line in text.split("\n") if re.match(r" {8}tl\.atomic_add", line)]
     assert len(inside) == tiles
+
+
+@pytest.mark.parametrize("sized", [lambda length: (4, length), lambda length: (4,), lambda _: ()])
+def test_gradients_of_captured_tensors_of_varying_sizes(sized: Any) -> None:
+    env = SizeEnv()
+    batch, length, positions = env.symbol(2, "B"), env.symbol(70, "L"), env.symbol(150, "T")
+    shapes = [(batch, heads, length, 16) for heads in (4, 2, 2, 4)]
+    device = torch.device("cuda", 0)
+    specs = [Spec.of(shape, device=device) for shape in (*shapes, sized(positions))]
+    tracer = Tracer(env, device="cuda")
+    (model,) = [one for one in CASES if one.name == "captured by distance"]
+
+    def change(score: Any, b: Any, h: Any, i: Any, j: Any, table: Any) -> Any:
+        return score * table[(h, i - j)[: table.ndim]]
+
+    with FunctionTable(tracer.device), tracer:
+        fakes = [tracer.fake(spec, requires_grad=True) for spec in specs]
+        case = replace(model, change=change, tensors=fakes[:4], captured=fakes[4:])
+        results = case.run(fakes, device)
+    outputs = [one.value for one in results]
+    program = compile_graph(
+        decompose(Graph(list(tracer.inputs), tracer.nodes, outputs, env=env)), CHECKED
+    )
+    launched = [step.kernel for step in program.steps if isinstance(step, rt.Launch)]
+    assert sum("attention" in name for name in launched) == 3
+    assert not any(isinstance(step, rt.Extern) for step in program.steps)
 
 
 def test_an_updated_cache_is_read_where_it_is() -> None:
