@@ -10,12 +10,22 @@ import torch
 
 from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_inductor.indexing.expressions import symbol
-from flambeau_inductor.ir import Axis, Compute, Constant, Load, LoopKernel, Param, Reduce, Store
+from flambeau_inductor.ir import (
+    Axis,
+    Compute,
+    Constant,
+    IndexValue,
+    Load,
+    LoopKernel,
+    Param,
+    Reduce,
+    Store,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
+F32, BF16, I64, I32 = torch.float32, torch.bfloat16, torch.int64, torch.int32
 
 
 def ragged_cases(case: Callable[..., Any]) -> Iterator[Any]:
@@ -28,6 +38,16 @@ def ragged_cases(case: Callable[..., Any]) -> Iterator[Any]:
             Tiling(1, 32),
         ):
             yield shifted(case, 7, row, replace(tiling, vectors=True))
+    for row, stride in ((37, 40), (64, 72), (21, 24), (5, 8)):
+        for tiling in (Tiling(1, 32), Tiling(2, 16, group=8), Tiling(1, 64, True)):
+            yield gapped(case, 5, row, stride, replace(tiling, vectors=row % 8 != 0))
+    yield gapped(case, 6, 37, 37, Tiling(1, 16, vectors=True, group=8))
+    yield gapped(case, 3, 50257, 50304, None)
+    for rows, length, stride in ((6, 37, 40), (3, 8, 24), (2, 1, 8), (9, 60, 64)):
+        for block in (16, 64):
+            tiling = Tiling(1, block, lane="i1", lane_first=True, vectors=True)
+            yield bounded(case, rows, length, stride, tiling)
+    yield bounded(case, 3, 9001, 9008, None)
     yield divided(case, 20, Tiling(1, 32, True))
     yield divided(case, 20, Tiling(1, 8))
     yield divided(case, 20, Tiling(4, 32, True))
@@ -35,6 +55,60 @@ def ragged_cases(case: Callable[..., Any]) -> Iterator[Any]:
     yield mixed(case, 5, 37, Tiling(2, 64, True, vectors=True))
     yield ragged(case, 5, 13)
     yield ragged(case, 1, 1030)
+
+
+def gapped(
+    case: Callable[..., Any], rows: int, row: int, stride: int, tiling: Tiling | None
+) -> Any:
+    """Sums of exponentials of rows of bfloat16 that begin where vectors do; NaN between them."""
+    i, r = symbol("i0"), symbol("r0")
+    body = (
+        Load("v0", BF16, "b0", stride * i + r),
+        Compute("v1", F32, "cast", ("v0",)),
+        Reduce("v2", F32, "max", "v1"),
+        Reduce("v3", F32, "sum_exp", "v1"),
+        Store("b1", i, "v2"),
+        Store("b2", i, "v3"),
+    )
+    params = (Param("b0", BF16, "read"), Param("b1", F32, "write"), Param("b2", F32, "write"))
+    kernel = LoopKernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
+    x = torch.full((rows, stride), math.nan)
+    x[:, :row] = torch.randn(rows, row) * 3
+    x[0, : row // 2] = -math.inf
+    made = [x.to(BF16).reshape(-1), torch.zeros(rows), torch.zeros(rows)]
+    return case(f"ragged-gapped-{row}-{stride}-{tiling}", kernel, made, (), 1e-4, tiling)
+
+
+def bounded(
+    case: Callable[..., Any], rows: int, length: int, stride: int, tiling: Tiling | None
+) -> Any:
+    """Rows of bfloat16, NaN behind their ends, less a number each, times another; then zeros."""
+    i, j = symbol("i0"), symbol("i1")
+    body = (
+        IndexValue("v0", I32, j),
+        Constant("v1", I32, length),
+        Compute("v2", torch.bool, "lt", ("v0", "v1")),
+        Load("v3", BF16, "b0", stride * i + j, "v2"),
+        Compute("v4", F32, "cast", ("v3",)),
+        Load("v5", F32, "b1", i),
+        Compute("v6", F32, "sub", ("v4", "v5")),
+        Load("v7", F32, "b2", i),
+        Compute("v8", F32, "mul", ("v6", "v7")),
+        Constant("v9", F32, 0.0),
+        Compute("v10", F32, "where", ("v2", "v8", "v9")),
+        Store("b3", stride * i + j, "v10"),
+        Store("b4", stride * i + j, "v4"),
+    )
+    kinds = {"b0": BF16, "b1": F32, "b2": F32, "b3": F32, "b4": F32}
+    params = tuple(
+        Param(name, dtype, "read" if name < "b3" else "write") for name, dtype in kinds.items()
+    )
+    kernel = LoopKernel("cuda", params, (), (Axis(i, rows), Axis(j, stride)), (), body)
+    x = torch.full((rows, stride), math.nan)
+    x[:, :length] = torch.randn(rows, length)
+    made = [x.to(BF16).reshape(-1), torch.randn(rows), torch.randn(rows)]
+    made += [torch.full((rows * stride,), 7.0) for _ in range(2)]
+    return case(f"ragged-bounded-{length}-{stride}-{tiling}", kernel, made, (), 1e-5, tiling)
 
 
 def divided(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:

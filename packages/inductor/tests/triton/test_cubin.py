@@ -38,6 +38,8 @@ CHOSEN = {
             "matmul",
             "row_shares",
             "row_tiles",
+            "ragged-gapped-50257",
+            "ragged-bounded",
         )
     )
     or (case.name.startswith(("scan-max", "scan-logaddexp", "sort-")) and "5x" in case.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from cases import F32, column_scan, softmax, transposed, weight_gradient
-from ragged_cases import mixed, ragged
+from ragged_cases import bounded, gapped, mixed, ragged
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.codegen.triton.kernel import write_kernel
@@ -105,6 +105,34 @@ def test_wide_elements_are_read_by_their_own_vectors() -> None:
     points = ragged(source, 1, 1030).splitlines()
     assert any("tl.load(b1" in line and "xtouched_4" in line for line in points)
     assert any(line.endswith("xtouched_4 = xindex // 4 * 4 < 1030") for line in points)
+
+
+def test_long_rows_with_gaps_are_read_in_vectors_that_have_one_maximum() -> None:
+    def kernel(name: str, kernel: LoopKernel, *rest: object) -> LoopKernel:
+        return kernel
+
+    rows = gapped(kernel, 3, 50257, 50304, None)
+    tiling = choose_tiling(rows)
+    assert tiling.vectors and tiling.group == 8
+    assert "tl.load(b0 + (row_base + row_lane), row_touched" in write_kernel(rows, "f", tiling)
+    assert not choose_tiling(gapped(kernel, 3, 50304, 50304, None)).vectors
+
+
+def test_programs_within_long_rows_load_once_for_each_row_is_the_same_along_it() -> None:
+    def kernel(name: str, kernel: LoopKernel, *rest: object) -> LoopKernel:
+        return kernel
+
+    rows = bounded(kernel, 64, 50257, 50304, None)
+    tiling = choose_tiling(rows)
+    assert (tiling.lane, tiling.lane_first, tiling.vectors) == ("i1", True, True)
+    assert grid(rows, tiling, {}) == (50, 64)
+    source = write_kernel(rows, "f", tiling)
+    assert "v2_touched_8 = i1 // 8 * 8 < 50257" in source
+    assert "tl.load(b1 + (i0_scalar))" in source
+    assert choose_tiling(bounded(kernel, 64, 1000, 1024, None)).lane is None
+    assert not choose_tiling(bounded(kernel, 64, 50256, 50304, None)).vectors
+    assert not choose_tiling(bounded(kernel, 64, 50257, 50257, None)).vectors
+    assert choose_tiling(bounded(kernel, 65536, 8193, 8200, None)).lane is None
 
 
 def test_a_row_is_divided_by_a_reciprocal() -> None:

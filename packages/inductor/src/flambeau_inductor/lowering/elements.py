@@ -15,7 +15,7 @@ import torch
 
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, linear, symbol
 from flambeau_inductor.indexing.ranges import RangedMath
-from flambeau_inductor.ir import Constant, IndexValue
+from flambeau_inductor.ir import Compute, Constant, IndexValue
 from flambeau_inductor.lowering.body_builder import BodyBuilder
 from flambeau_inductor.lowering.registry import ELEMENT_RULES
 from flambeau_prims.graph import Value
@@ -73,6 +73,7 @@ class Elements:
         self.builder = BodyBuilder(elide_cast_pairs)
         self.math = RangedMath(ranges)
         self.mask: str | None = None
+        self.conditions: tuple[str, ...] = ()
         self.labels: dict[str, None] = {}
         self.host_reads: dict[str, None] = {}
         self.computed: dict[Node, None] = {}
@@ -118,7 +119,45 @@ class Elements:
             else sympy.S.Zero
         )
         address = linear(index, sizes.convert_all(value.spec.stride), offset)
-        return self.builder.load(buffer, address, value.spec.dtype, self.mask)
+        return self.builder.load(buffer, address, value.spec.dtype, self.mask_of(address))
+
+    def mask_of(self, address: sympy.Expr) -> str | None:
+        """The conditions of `mask` that bear on an address, alone or through other conditions. What
+        an address of other axes reads exists where they fail, too: no operand is chosen there.
+        """
+        names = free_names(address)
+        axes = self.math.ranges.keys() - self.builder.by_name.keys()
+        if not self.conditions or not names <= axes:
+            return self.mask
+        rest = [(condition, self._axes_of(condition)) for condition in self.conditions]
+        kept: set[str] = set()
+        while near := [item for item in rest if item[1] is None or not names.isdisjoint(item[1])]:
+            rest = [item for item in rest if item not in near]
+            kept.update(condition for condition, _ in near)
+            names = names.union(*(bound for _, bound in near if bound is not None))
+        if not rest:
+            return self.mask
+        mask: str | None = None
+        for condition in self.conditions:
+            mask = self.builder.both(mask, condition) if condition in kept else mask
+        return mask
+
+    def _axes_of(self, condition: str) -> frozenset[str] | None:
+        """The axes that a condition compares with numbers; None if it is about anything else."""
+        statement = self.builder.by_name[condition]
+        if isinstance(statement, Constant):
+            return frozenset()
+        if isinstance(statement, IndexValue):
+            names = frozenset(free_names(statement.expr))
+            static = all(
+                name in self.math.ranges and self.math.ranges[name].is_Integer for name in names
+            )
+            return names if static and not names & self.builder.by_name.keys() else None
+        if not isinstance(statement, Compute):
+            return None
+        axes = [self._axes_of(name) for name in statement.args]
+        known = [each for each in axes if each is not None]
+        return frozenset().union(*known) if len(known) == len(axes) else None
 
     def host_value(self, value: Value, number: int) -> str:
         """An element of an int64 tensor of the CPU, which a launch passes by value."""
@@ -197,12 +236,13 @@ class Elements:
     @contextmanager
     def where(self, condition: str) -> Iterator[None]:
         """Within, elements exist only where the condition holds."""
-        outside = self.mask
-        self.mask = self.builder.both(outside, condition)
+        outside = self.mask, self.conditions
+        self.mask = self.builder.both(self.mask, condition)
+        self.conditions = (*self.conditions, condition)
         try:
             yield
         finally:
-            self.mask = outside
+            self.mask, self.conditions = outside
 
 
 def host_symbol(buffer: str, number: int) -> str:

@@ -26,6 +26,7 @@ from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles
 from flambeau_inductor.codegen.triton.source_writer import SourceWriter
 from flambeau_inductor.codegen.triton.tiling import apart_axes, constants_of, lane_axes, row_axes
+from flambeau_inductor.codegen.triton.vector_bounds import VectorBound, vector_bounds
 from flambeau_inductor.codegen.triton.vector_rows import (
     flat_masks,
     flat_vector,
@@ -125,6 +126,10 @@ class KernelWriter(SourceWriter):
         self.flat_index = self.row_major_index()
         odd = tiling.vectors and not self.rows_fit
         self.flat_vector = flat_vector(kernel, self.flat_index) if odd else 0
+        bounded = tiling.vectors and tiling.lane is not None
+        self.bounds = vector_bounds(kernel, tiling.lane) if bounded else {}
+        self.bound_masks: set[str] = set()
+        self.scalar_rows = tiling.lane is not None and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
@@ -167,6 +172,15 @@ class KernelWriter(SourceWriter):
             return [touched("xtouched", dtype, self.flat_vector)]
         return masks + (["rmask"] if names & self.inner and not self.lanes_fit else [])
 
+    def whole_vectors(self, mask: str, bound: VectorBound) -> str:
+        """The mask of vectors that a mask of elements touches."""
+        name, lines = bound.lines(mask)
+        if name not in self.bound_masks:
+            self.bound_masks.add(name)
+            for line in lines:
+                self.line(line)
+        return name
+
     def value_masks(self, value: str) -> list[str]:
         """The tile masks of a value."""
         masks = [] if self.rows_fit else ["xmask"]
@@ -177,6 +191,15 @@ class KernelWriter(SourceWriter):
         if not index.free_symbols - set(self.kernel.sizes):
             return f"{buffer} + tl.full({self.scalar_shape}, {integer_text(index)}, tl.int64)"
         return f"{buffer} + ({self.index_text(index)})"
+
+    def scalar_pointer(self, buffer: str, index: sympy.Expr) -> str | None:
+        """One address for a program within a row, if an index names nothing else: of a tile of one,
+        each thread would load as many as of other tiles.
+        """
+        names = free_names(index)
+        if not self.scalar_rows or not names <= {axis.symbol.name for axis in self.rows}:
+            return None
+        return f"{buffer} + ({integer_text(index, lambda name: f'{name}_scalar')})"
 
     def index_text(self, index: sympy.Expr) -> str:
         """An index in Triton: the sum of what varies along the rows, then what does along lanes."""
@@ -366,6 +389,9 @@ class KernelWriter(SourceWriter):
                 for line in flat_masks(points, self.flat_vector, wider):
                     self.line(line)
         self.unravel(self.rows, "xindex")
+        if self.scalar_rows:
+            self.line(f"xindex_scalar = {program}")
+            self.unravel(self.rows, "xindex_scalar", "_scalar")
         if self.vectors is not None:
             for line in self.vectors.prologue(self.index_text(self.vectors.offset)):
                 self.line(line)
@@ -411,8 +437,8 @@ class KernelWriter(SourceWriter):
         # Where runs have one point, it is each point that a divisor would be claimed of.
         self.line(f"{index} = tl.max_contiguous(tl.multiple_of({index}, {ones}), {ones})")
 
-    def unravel(self, axes: Sequence[Axis], flat: str) -> None:
-        """Each axis from the flattened index, innermost fastest."""
+    def unravel(self, axes: Sequence[Axis], flat: str, suffix: str = "") -> None:
+        """Each axis from the flattened index, innermost fastest; `suffix`: of the names."""
         below: Integer = 1
         for position, axis in reversed(list(enumerate(axes))):
             text = flat if below == 1 else f"{flat} // ({integer_text(below)})"
@@ -422,7 +448,7 @@ class KernelWriter(SourceWriter):
                     if below == 1
                     else f"({text}) % ({integer_text(axis.size)})"
                 )
-            self.line(f"{axis.symbol} = {text}")
+            self.line(f"{axis.symbol}{suffix} = {text}")
             below = axis.size * below
 
     def looped(self) -> None:

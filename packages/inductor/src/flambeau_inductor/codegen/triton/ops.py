@@ -152,8 +152,17 @@ class TritonOps:
         return integer_text(expr, self.writer.index_name)
 
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None) -> str:
-        conditions = self.writer.masks(index, dtype) + ([mask] if mask else [])
+        bound = self.writer.bounds.get((mask, index))
+        whole = self.writer.whole_vectors(mask, bound) if bound else mask
+        conditions = self.writer.masks(index, dtype) + ([whole] if whole else [])
         text = self.writer.pointer(buffer, index)
+        scalar = None if conditions else self.writer.scalar_pointer(buffer, index)
+        if scalar:
+            text = f"tl.broadcast_to(tl.load({scalar}), {self.writer.scalar_shape})"
+            return f"({text} != 0)" if dtype is torch.bool else text
+        if bound:
+            text = f"tl.where({mask}, tl.load({text}, {' & '.join(conditions)}, other=0), 0.0)"
+            return f"{text}.to({TRITON_TYPES[dtype]})"
         if conditions:
             text = f"tl.load({text}, {' & '.join(conditions)}, other=0)"
         else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import sympy
 
 from flambeau_inductor.codegen.triton.row_tiles import can_tile
+from flambeau_inductor.codegen.triton.vector_bounds import vector_bounds
 from flambeau_inductor.codegen.triton.vector_rows import vector_rows
 from flambeau_inductor.indexing.expressions import FloorDiv, evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
@@ -101,6 +102,11 @@ MOST_PER_THREAD = 8
 RESIDENT_THREADS = 132 * 2048
 """Points of a thread in a pointwise kernel of many, and the threads that a large GPU holds at a
 time: fewer points are spread over all of them.
+"""
+
+LONG_LANES, LONG_TILE = 8192, 1024
+"""From this length of rows on, a pointwise kernel that loads several elements for each row has
+tiles within a row; the points of one.
 """
 
 GRID_LIMIT = 65535
@@ -222,8 +228,10 @@ def _looped(kernel: LoopKernel, static_row: int | None, row: int) -> Tiling:
     vectors = many and countable and (weighted or stores) and vector_rows(kernel) is not None
     size = 2 if half else 4
     group, step = GROUP_BYTES // size, GROUPED_BYTES // size
-    if weighted and static_row is not None and static_row % group == 0 and row >= step:
-        return Tiling(1, step, warps=MANY_WARPS, group=group)
+    if weighted and static_row is not None and row >= step:
+        shifted = static_row % group != 0
+        if not shifted or (countable and vector_rows(kernel) is not None):
+            return Tiling(1, step, warps=MANY_WARPS, vectors=shifted, group=group)
     return Tiling(1, rblock, warps=MANY_WARPS if many else _warps(rblock), vectors=vectors)
 
 
@@ -330,6 +338,10 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         fits = points // max(1, _extent((across,), hints)) <= xblock * GRID_LIMIT // 2
         whole = fits and _extent(kernel.outer[-1:], hints) <= xblock
         return Tiling(xblock, rblock, warps=8, lane=lane, lane_first=whole)
+    if _has_long_rows(kernel, hints):
+        lane = kernel.outer[-1].symbol.name
+        vectors = bool(vector_bounds(kernel, lane))
+        return Tiling(1, LONG_TILE, warps=4, lane=lane, lane_first=True, vectors=vectors)
     if _work_along_one_axis(kernel, hints) >= ROW_WORK:
         return _row_tiling(kernel, points, hints)
     access = _access(kernel) if kernel.outer else "plain"
@@ -351,6 +363,24 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         per_thread *= 2
     xblock = min(128 * per_thread, max(32, _power_of_two(points)))
     return Tiling(xblock, warps=max(1, xblock // (32 * per_thread)), vectors=vectors)
+
+
+def _has_long_rows(kernel: LoopKernel, hints: _Hints) -> bool:
+    """Whether several loads are one element for each of long rows (a gradient of cross-entropy): a
+    program within a row loads them once, and computes once what depends on them alone.
+    """
+    *rows, last = kernel.outer
+    if not rows or not isinstance(last.size, int) or last.size < LONG_LANES:
+        return False
+    if _extent(rows, hints) > GRID_LIMIT // 2 or _access(kernel) != "plain":
+        return False
+    names = {axis.symbol.name for axis in rows}
+    loads = {
+        (s.buffer, s.index)
+        for s in kernel.body
+        if isinstance(s, Load) and free_names(s.index) and free_names(s.index) <= names
+    }
+    return len(loads) > 1
 
 
 def _narrowest(kernel: LoopKernel) -> int:

@@ -155,7 +155,8 @@ def vector_rows(kernel: LoopKernel) -> VectorRows | None:
         return None
     offset, itemsize = max(found.items(), key=lambda item: -item[1])
     vector = VECTOR_BYTES // itemsize
-    if vector < 2 or all(offset.coeff(symbol) % vector == 0 for symbol in offset.free_symbols):
+    begins = all(offset.coeff(symbol) % vector == 0 for symbol in offset.free_symbols)
+    if vector < 2 or (begins and length % vector == 0):
         return None
     wider = wider_vectors(kernel, offset + lane, vector)
     return VectorRows(offset, lane, length, vector, wider)
