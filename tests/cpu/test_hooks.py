@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
+import flambeau
 from tests.worlds import World, compare, kinds
 
 if TYPE_CHECKING:
@@ -334,3 +335,29 @@ class Containers(nn.Module):
 def test_containers_of_modules_and_parameters() -> None:
     compiled = compare(calling(Containers), fullgraph=True, backward=True)
     assert kinds(compiled) == ["capture"]
+
+
+def breaking(module: nn.Module, args: Any) -> Any:
+    flambeau.compiler.graph_break()
+    return tuple(x * 2 for x in args)
+
+
+def breaking_behind(module: nn.Module, args: Any, result: Any) -> Any:
+    flambeau.compiler.graph_break()
+    return result + 1
+
+
+def test_forwards_between_hooks_that_break_are_compiled() -> None:
+    """The frames that call hooks cannot be resumed; what they call is captured apart."""
+
+    def make() -> World:
+        module = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)))
+        for each in module:
+            each.register_forward_pre_hook(breaking)
+            each.register_forward_hook(breaking_behind)
+        return World(module, lambda call: (torch.randn(2, 4),), lambda: module)
+
+    compiled = compare(make, backward=True)
+    graphs = flambeau.explain(compiled).graphs
+    assert graphs
+    assert not any(graph.fallback for graph in graphs)

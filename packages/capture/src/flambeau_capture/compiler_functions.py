@@ -117,6 +117,8 @@ def _wraps(fn: Any) -> bool:
 def disabled_reason(function: Any) -> tuple[str, str] | None:
     """Why calls of a function are not captured, as (reason id, text); None if they are."""
     attributes = getattr(function, "__dict__", {})
+    if "__wrapped__" in attributes and _disables_in_each_call(function):
+        return "compiler-disable", f"call of {function.__qualname__}, a hook of fully_shard"
     if not attributes.get("_torchdynamo_disable") or _is_marked_for_torch(function):
         return None
     if attributes.get("_torchdynamo_wrapper_id", id(function)) != id(function):
@@ -129,6 +131,18 @@ def disabled_reason(function: Any) -> tuple[str, str] | None:
     reason = attributes.get("_torchdynamo_disable_msg")
     detail = f"call of {function.__qualname__}" + (f" ({reason})" if reason else "")
     return "compiler-disable" if recursive else "compiler-skip", detail
+
+
+def _disables_in_each_call(function: Any) -> bool:
+    """Whether a function is what `fully_shard` wraps around its hooks: it asks for `disable` when
+    it is called, and calls the result.
+    """
+    code = getattr(function, "__code__", None)
+    return (
+        code is not None
+        and code.co_qualname == "_dynamo_disable.<locals>.wrapper"
+        and function.__globals__["__name__"].startswith("torch.distributed.fsdp.")
+    )
 
 
 def _is_marked_for_torch(function: Any) -> bool:

@@ -110,7 +110,10 @@ def _is_program(function: types.FunctionType) -> bool:
         return False
     if module.partition(".")[0].startswith("flambeau"):
         return False
-    return not is_trusted(module) or module.startswith("torch.nn.modules.")
+    return not is_trusted(module) or (
+        # Not `nn.Module`, which calls hooks, some of which broke the graph, around a forward.
+        module.startswith("torch.nn.modules.") and module != torch.nn.Module.__module__
+    )
 
 
 def _holds_tensors(value: Any, depth: int = 2) -> bool:

@@ -70,12 +70,14 @@ class Broken:
     """The frame cannot be interpreted to its end.
 
     `eager` is the record of a call that is left to the interpreter. The frame may be suspended in
-    front of each of `stop_steps`, the best first.
+    front of each of `stop_steps`, the best first. `is_inside`: it broke in a frame that cannot be
+    resumed, as those are that run a module's hooks; one of the steps calls it.
     """
 
     cause: Break
     eager: Capture
     stop_steps: tuple[int, ...]
+    is_inside: bool
 
 
 Outcome: TypeAlias = Captured | Suspended | Retry | Broken
@@ -137,7 +139,7 @@ def _up_to_break(attempt: Attempt, broken: Broken) -> Capture:
         outcome = interpret(replace(attempt, stop_step=step))
         if isinstance(outcome, Suspended):
             outcome.record.cause = cause
-            may_call_back = attempts > 0 or cause.id in _MAY_CALL_BACK
+            may_call_back = attempts > 0 or broken.is_inside or cause.id in _MAY_CALL_BACK
             outcome.record.needs_hook = may_call_back and not too_deep
             return outcome.record
         if isinstance(outcome, Broken) and outcome.cause.cause not in cause.cause:
@@ -218,7 +220,9 @@ def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
         leave_context(machine)
     if not attempt.stop_step and (retry := _retry(attempt, machine, cause, question)) is not None:
         return retry
-    return Broken(cause, left_to_interpreter(machine), tuple(stop_steps(machine.breaks.frames)))
+    frames = machine.breaks.frames
+    steps = tuple(stop_steps(frames))
+    return Broken(cause, left_to_interpreter(machine), steps, len(steps) < len(frames))
 
 
 def _cause(machine: Machine, error: BaseException) -> Break:
