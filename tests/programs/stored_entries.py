@@ -15,6 +15,8 @@ import functools
 import json
 import math
 import sys
+import threading
+import typing
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -79,6 +81,96 @@ def chosen(first: Any, second: Any) -> Any:
 
 
 # ---------------------------------------------------------------- the same in both processes
+
+
+@same
+def batched() -> Any:
+    return lambda x: torch.vmap(lambda row: torch.addr(x, row[:4], row))(x), (x(),)
+
+
+@same
+def a_namespace_of_operators() -> Any:
+    return lambda x: torch.ops.aten.slice(x, 1, 0, 3).sin(), (x(),)
+
+
+@same
+def a_special_form() -> Any:
+    def which(x: torch.Tensor, forms: list[Any]) -> torch.Tensor:
+        return x.sin() if forms[0] is typing.Literal else x.cos()
+
+    return which, (x(), [typing.Literal, typing.Union])
+
+
+@same
+def parametrized() -> Any:
+    return nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), (x(),)
+
+
+_LOCK = threading.Lock()
+
+
+@same
+def a_lock() -> Any:
+    def locked(x: torch.Tensor) -> torch.Tensor:
+        with _LOCK:
+            return x.sin()
+
+    return locked, (x(),)
+
+
+@torch.library.custom_op("flambeau_tests::scaled", mutates_args=())
+def scaled(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return x * scale
+
+
+@scaled.register_fake
+def _(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _context_of_scaled(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.scale = inputs[1]
+
+
+def _gradient_of_scaled(ctx: Any, gradient: torch.Tensor) -> Any:
+    return torch.ops.flambeau_tests.scaled(gradient, ctx.scale), None
+
+
+scaled.register_autograd(_gradient_of_scaled, setup_context=_context_of_scaled)
+
+
+@same
+def an_operator_of_the_program() -> Any:
+    return lambda x: torch.ops.flambeau_tests.scaled(x.sin(), 2.0).cos(), (x(),)
+
+
+def gradients(function: Any, x: torch.Tensor) -> Any:
+    result = function(x)
+    return result, torch.autograd.grad(result.sum(), x)
+
+
+@trained(gradients)
+@same
+def a_trained_operator_of_the_program() -> Any:
+    return lambda x: torch.ops.flambeau_tests.scaled(x.sin(), 2.0), (x().requires_grad_(),)
+
+
+class Tilted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return 2 * x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return gradient * (2 * x.cos() + 1)
+
+
+@trained(gradients)
+@same
+def a_function_with_its_gradient() -> Any:
+    return lambda x: Tilted.apply(x.cos()), (x().requires_grad_(),)
 
 
 @same
@@ -561,6 +653,32 @@ class Between(Base):
 class Below(Between):
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         return x * super().scale()
+
+
+@torch.library.custom_op("flambeau_tests::ruled", mutates_args=())
+def ruled(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@ruled.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+_FACTOR = chosen(2.0, 3.0)
+
+
+def _by_factor(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * _FACTOR
+
+
+ruled.register_autograd(lambda ctx, gradient: _by_factor(gradient))
+
+
+@trained(gradients)
+@changed
+def another_rule_of_an_operator() -> Any:
+    return lambda x: torch.ops.flambeau_tests.ruled(x.sin()), (x().requires_grad_(),)
 
 
 @changed

@@ -32,11 +32,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--backend", default="inductor", help="flambeau's backend")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=int, default=180, help="seconds an architecture may take")
+    parser.add_argument(
+        "--cache", type=Path, help="store entries here, and read those of an earlier run"
+    )
     parser.add_argument("--table", type=Path, help="write the table here, as Markdown")
     options = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
-    os.environ.setdefault("FLAMBEAU_CHECK", "1")
+    if options.cache is None:
+        os.environ.setdefault("FLAMBEAU_CHECK", "1")
+    else:
+        os.environ["FLAMBEAU_GRAPH_CACHE"] = "1"
+        os.environ["FLAMBEAU_CACHE_DIR"] = str(options.cache)
+        options.cache.mkdir(mode=0o700, exist_ok=True)
     from tools.sweep.models.table import SAMPLE, TABLE
 
     names = options.names or (list(SAMPLE) if options.sample else list(TABLE))
@@ -167,6 +175,33 @@ def _assumed(result: dict[str, Any]) -> str:
     return f" (assumes {len(result['assumes'])} of data at {', '.join(lines[:3])}{more}{violated})"
 
 
+def _stored_lines(results: dict[Item, dict[str, Any]]) -> list[str]:
+    """How many architectures took all their entries from the cache, or stored all, by mode; and
+    how often each reason kept an entry out.
+    """
+    lines = []
+    for mode in ("eval", "train"):
+        stored = {
+            name: found[mode]["stored"]
+            for (name, _), found in results.items()
+            if found.get(mode, {}).get("stored")
+        }
+        read = sum(set(each) == {"read"} for each in stored.values())
+        kept = sum(set(each) <= {"read", "written"} for each in stored.values())
+        lines.append(
+            f"- entries, {mode}: of {len(stored)} architectures {read} read all of theirs, "
+            f"{kept} have all of theirs stored"
+        )
+        reasons = Counter(
+            (reason, name)
+            for name, each in stored.items()
+            for reason in each
+            if reason not in ("read", "written")
+        )
+        lines += [f"  - {name}: {reason} ({n})" for (reason, name), n in sorted(reasons.items())]
+    return lines
+
+
 def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
     """How many architectures end how, per compiler and mode; then those that are not whole, or of
     which there is more to say.
@@ -194,6 +229,8 @@ def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
                 + " | ".join(str(counts[s]) for s in STATUSES)
                 + f" | {share} | {assuming} |"
             )
+    if any(mode.get("stored") for found in results.values() for mode in found.values()):
+        lines += ["", *_stored_lines(results)]
     rest = [
         _line(item, found)
         for item, found in results.items()

@@ -34,7 +34,8 @@ def run(name: str, compiler: str, backend: str) -> dict[str, Any]:
 
     Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself
     cannot run), causes (texts) and seconds; Flambeau's also what its graphs assume of data (texts),
-    and how often a step found other data.
+    how often a step found other data, and of each entry, if entries are stored, "read", "written"
+    or why it is not stored.
     """
     warnings.simplefilter("ignore")
     try:
@@ -136,6 +137,7 @@ def _flambeau(
         "causes": (notes + causes)[:3],
         "assumes": list(assumptions),
         "violated": sum(event.kind == "violated" for event in events),
+        "stored": [entry.info.stored for entry in entries],
     }
 
 

@@ -18,6 +18,7 @@ import torch
 
 from flambeau.compile_context import Context
 from flambeau.environment import Environment
+from flambeau.held_graphs import graphs_within
 from flambeau.options import Options
 from flambeau.report import Report
 from flambeau_autograd.options import AutogradOptions
@@ -99,9 +100,10 @@ def _fields(options: Any) -> dict[str, Any]:
 def decode_message(data: dict[str, Any]) -> tuple[fx.GraphModule, list[Any], Context]:
     """The graph, inputs and options of a message."""
     gm = CapturedGraphModule(torch.nn.Module(), decode_graph(data["graph"], {}))
-    for node in gm.graph.nodes:
-        if node.op in ("call_function", "call_method") and "pure" in node.meta:
-            node.meta["stack_trace"] = node.meta["where"]
+    for graph in graphs_within(gm):
+        for node in graph.nodes:
+            if node.op in ("call_function", "call_method") and "pure" in node.meta:
+                node.meta["stack_trace"] = node.meta["where"]
     gm.meta["size_env"] = None
     gm.meta["observed_is_compiling"] = data["observed_is_compiling"]
     memory: dict[int, torch.UntypedStorage] = {}

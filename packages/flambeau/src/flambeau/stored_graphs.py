@@ -25,18 +25,21 @@ import platform
 import sys
 import sysconfig
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau.compile_context import start_graph
+from flambeau.held_graphs import OPERATORS, graphs_within, operator_name
 from flambeau.logs import emit, wanted
 from flambeau.progress import building
 from flambeau.report import StageSeconds, Stopwatch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
 from flambeau_capture import torch_state
+from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
@@ -130,6 +133,8 @@ def _read(
         call = decode_call(data["call"])
         program = program_json.decode(data["program"])
         training = data["training"]
+        if any(_digest_of_rules(name) != rules for name, rules in data["operators"].items()):
+            return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     captured = read_text(CAPTURED, key, context) if training is not None else b""
@@ -161,6 +166,11 @@ def _read(
         )
         return compiled
     return wrap_inference(executable, call)
+
+
+def _digest_of_rules(operator: str) -> str | None:
+    digest: str | None = import_apart("flambeau.custom_operators").rules_digest(operator)
+    return digest
 
 
 def is_stored(key: str, context: Context) -> bool:
@@ -223,6 +233,7 @@ def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
         "call": encode_call(call),
         "program": program_json.encode(programs[0]),
         "training": None if training is None else _training().encode_training(training),
+        "operators": _operators(gm),
     }
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
@@ -485,7 +496,8 @@ def _torch_state() -> list[str]:
         for operator in ("all", "conv", "matmul", "rnn")
         if backend != "generic" or operator == "all"
     ]
-    overrides = sorted(name for name in torch.library._impls if _is_override(name))
+    registered = torch.library._impls - _batching_rules()
+    overrides = sorted(name for name in registered if _is_override(name))
     return [
         *found,
         f"mkldnn={torch._C._get_mkldnn_enabled()} {torch.backends.mkldnn.is_available()}",
@@ -494,6 +506,13 @@ def _torch_state() -> list[str]:
         f"fills={torch._C._get_deterministic_fill_uninitialized_memory()}",
         *overrides,
     ]
+
+
+def _batching_rules() -> set[str]:
+    """What torch registers itself when it batches a call for the first time."""
+    modules = map(sys.modules.get, ("torch._functorch.predispatch", "torch._functorch.vmap"))
+    libraries = (getattr(module, "VMAP_DECOMPOSITIONS_LIB", None) for module in modules)
+    return set().union(*(library._op_impls for library in libraries if library is not None))
 
 
 _KEYS_OF_PRIMS = frozenset({
@@ -560,10 +579,10 @@ _BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
 
 def _function(function: Any) -> list[Any]:
     """The name by which every process finds a function of torch, Python or its operators."""
-    if isinstance(function, torch._ops.OpOverload):
-        if function.namespace not in ("aten", "prims"):
-            raise NotStored("foreign-call", str(function))
-        return ["operator", str(function)]
+    if isinstance(function, OPERATORS):
+        return ["operator", str(function), _rules(function)]
+    if dataclasses.is_dataclass(function) and isinstance(function, HigherOrder):
+        return ["graphs", _part(function)]
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     owner = getattr(function, "__objclass__", None)
     if isinstance(function, types.FunctionType):
@@ -574,6 +593,44 @@ def _function(function: Any) -> list[Any]:
             place = getattr(holder, "__name__", "")
             return ["builtin", str(module), str(place), str(name)]
     raise NotStored("foreign-call", f"{module}.{name}")
+
+
+def _rules(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> str:
+    """The digest of the rules of a program's operator, "" of one of torch's."""
+    name = operator_name(operator)
+    if name.startswith(_OPERATORS_OF_TORCH):
+        return ""
+    digest = _digest_of_rules(name)
+    if digest is None:
+        raise NotStored("foreign-call", name)
+    return digest
+
+
+_OPERATORS_OF_TORCH = ("aten::", "prims::")
+
+
+def _operators(gm: fx.GraphModule) -> dict[str, str]:
+    """The operators of the program that a graph calls, and the digests of their rules."""
+    targets = (node.target for graph in graphs_within(gm) for node in graph.nodes)
+    operators = {
+        operator_name(target): target for target in targets if isinstance(target, OPERATORS)
+    }
+    return {name: rules for name, operator in operators.items() if (rules := _rules(operator))}
+
+
+def _part(value: Any) -> Any:
+    """A node that holds graphs, or a part of one, as JSON that tells any two apart."""
+    if isinstance(value, torch.fx.GraphModule):
+        return {"graph": _nodes(value)}
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        parts = [_part(getattr(value, field.name)) for field in fields]
+        return {"record": [type(value).__name__, parts]}
+    if isinstance(value, Mapping):
+        return {"map": [[_plain(key), _part(item)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {"each": [_part(item) for item in value]}
+    return _plain(value)
 
 
 def _torch_function(function: types.FunctionType) -> list[Any]:

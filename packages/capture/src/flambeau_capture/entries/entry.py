@@ -224,9 +224,9 @@ def finish_entry(
     arguments = len(capture.scope.arguments)
     checked = program.guard_program(guards, sources, arguments)
     if capture.locks:
-        inner = PythonEntry(program=checked, target=target, item=item)
-        target, item = UnderLocks(capture.locks, inner), WHOLE_RESULT
-        checked = program.guard_program(guards, call_sources(capture.scope), arguments)
+        checked, target, item = under_locks(
+            capture.locks, capture.scope, guards, checked, target, item
+        )
     return new_entry(
         checked,
         target,
@@ -344,6 +344,20 @@ class UnderLocks:
             if holds:
                 return result
         return flat_function(function)(*arguments)
+
+
+def under_locks(
+    locks: tuple[Source, ...],
+    scope: Scope,
+    guards: Sequence[Guard],
+    checked: program.GuardProgram,
+    target: Any,
+    item: int,
+) -> tuple[program.GuardProgram, UnderLocks, int]:
+    """The program, target and item of an entry that holds locks while it runs."""
+    inner = PythonEntry(program=checked, target=target, item=item)
+    outer = program.guard_program(guards, call_sources(scope), len(scope.arguments))
+    return outer, UnderLocks(locks, inner), WHOLE_RESULT
 
 
 def call_sources(scope: Scope) -> list[Source]:

@@ -9,7 +9,6 @@ modules, and runs no code of the program.
 from __future__ import annotations
 
 import importlib
-import sys
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from flambeau_capture.guards.kinds import KINDS, Held, TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.record import Guard
 from flambeau_capture.sources import ABSENT, Source, SourceLost
-from flambeau_capture.stored.descriptions import Descriptions
+from flambeau_capture.stored.descriptions import Descriptions, module_named
 from flambeau_capture.stored.encoding import find_by_name, wrapped_functions
 from flambeau_capture.stored.reasons import Stale
 from flambeau_prims.size_floats import Condition
@@ -169,7 +168,7 @@ class Decoder:
 
 
 def _module(name: str) -> Any:
-    found = sys.modules.get(name, ABSENT)
+    found = module_named(name)
     if found is ABSENT and name.startswith(_OWN):
         return importlib.import_module(name)
     if found is ABSENT:

@@ -19,6 +19,7 @@ import functools
 import hashlib
 import sys
 import types
+import typing
 from typing import Any
 
 import torch
@@ -61,8 +62,10 @@ class Descriptions:
         if isinstance(holder, type):
             return self._part(lookup_in_type(holder, name))
         value = holder.get(name, ABSENT)
-        if value is ABSENT and str(holder.get("__name__")).partition(".")[0] == "flambeau":
-            value = getattr(sys.modules["flambeau"], name, ABSENT)  # imported when it is needed
+        module = str(holder.get("__name__"))
+        if value is ABSENT and module.partition(".")[0] in ("flambeau", "torch"):
+            if module == "flambeau" or module.startswith("torch.ops."):
+                value = getattr(module_named(module), name, ABSENT)  # made when it is needed
         return self._part(value)
 
     def _remembered(self, value: Any, describe: Any) -> str | None:
@@ -88,6 +91,8 @@ class Descriptions:
             return self._function(value)
         if isinstance(value, type):
             return self._class(value)
+        if isinstance(value, typing._SpecialForm):
+            return f"special form {value}"
         if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
             return f"operator {value}"
         if isinstance(value, _C_FUNCTIONS):
@@ -246,5 +251,15 @@ def _constant(value: Any) -> str:
 def is_module_globals(mapping: dict[Any, Any]) -> str:
     """The name of the module whose globals a dict is, or ""."""
     name = mapping.get("__name__")
-    module = sys.modules.get(name) if isinstance(name, str) else None
-    return str(name) if module is not None and vars(module) is mapping else ""
+    module = module_named(name) if isinstance(name, str) else ABSENT
+    return str(name) if module is not ABSENT and vars(module) is mapping else ""
+
+
+def module_named(name: str) -> Any:
+    """The module of a name that is imported, or of a namespace of operators; or ABSENT."""
+    found = sys.modules.get(name, ABSENT)
+    if found is ABSENT and name == "torch.ops":
+        return torch.ops
+    if found is ABSENT and name.startswith("torch.ops."):
+        return getattr(torch.ops, name.removeprefix("torch.ops."), ABSENT)
+    return found

@@ -16,6 +16,7 @@ import enum
 import functools
 import sys
 import types
+import typing
 import weakref
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,12 @@ from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import Held, TensorPayload
 from flambeau_capture.sources import ABSENT, Source
-from flambeau_capture.stored.descriptions import C_MEMBERS, Descriptions, is_module_globals
+from flambeau_capture.stored.descriptions import (
+    C_MEMBERS,
+    Descriptions,
+    is_module_globals,
+    module_named,
+)
 from flambeau_capture.stored.reasons import NotStorable
 from flambeau_capture.torch_state import UsualState
 from flambeau_prims.size_floats import Condition, FloatExpr
@@ -190,11 +196,14 @@ class Encoder:
     def finish(self, guards: Sequence[Guard]) -> Json:
         """The table of objects; NotStorable if another process has no way to find one."""
         compared = self._compared_with(guards)
-        parts = self._parts()
         ways: list[Json] = []
         for obj in self._objects:  # which grows while the holders of others are named
             way = self._way_by_name(obj)
             ways.append(way)
+        unnamed = {id(self._objects[at]) for at, way in enumerate(ways) if way is None}
+        members = self._members(unnamed)
+        ways += [None] * (len(self._objects) - len(ways))
+        parts = self._parts()
         missing = {at for at, way in enumerate(ways) if way is None}
         while missing:
             known = [
@@ -202,6 +211,7 @@ class Encoder:
                 for at in sorted(missing)
                 if (way := self._way_by_source(compared.get(id(self._objects[at]), ()), missing))
                 or (way := self._way_by_part(parts.get(id(self._objects[at]), ()), missing))
+                or (way := self._way_by_part(members.get(id(self._objects[at]), ()), missing))
             ]
             if not known:
                 texts = sorted(str(type(self._objects[at]).__name__) for at in missing)
@@ -222,6 +232,20 @@ class Encoder:
                 way = "value" if guard.kind == "IS" else "type"
                 compared.setdefault(id(guard.payload.get()), []).append((way, guard.source))
         return compared
+
+    def _members(self, wanted: set[int]) -> dict[int, list[Json]]:
+        """The ways to what classes in the table define, by identity; what wraps a function that is
+        `wanted` is added to the table.
+        """
+        ways: dict[int, list[Json]] = {}
+        for at, cls in enumerate(tuple(self._objects)):
+            if isinstance(cls, type):
+                for name, value in vars(cls).items():
+                    ways.setdefault(id(value), []).append(["member", at, name])
+                    wrapped = {id(getattr(value, part)) for part in PARTS.get(type(value), ())}
+                    if wrapped & wanted:
+                        self.object(value)
+        return ways
 
     def _parts(self) -> dict[int, list[Json]]:
         """The ways to what properties and the like are made of, by identity."""
@@ -245,7 +269,7 @@ class Encoder:
         """The way to an object by names, or None."""
         if isinstance(obj, types.ModuleType):
             name = str(vars(obj).get("__name__"))
-            return ["module", name] if sys.modules.get(name) is obj else None
+            return ["module", name] if module_named(name) is obj else None
         if isinstance(obj, torch._ops.OpOverload):
             return ["operator", obj._schema.name, obj._overloadname]
         if isinstance(obj, types.CodeType):
@@ -256,6 +280,9 @@ class Encoder:
             owner: Any = obj.__objclass__
             found = vars(owner).get(obj.__name__)
             return ["member", self.object(owner), obj.__name__] if found is obj else None
+        if isinstance(obj, typing._SpecialForm):
+            name = str(obj).removeprefix("typing.")
+            return ["path", "typing", name] if getattr(typing, name, None) is obj else None
         module = getattr(obj, "__module__", None)
         if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, LRU_CACHE)):
             named: Any = obj

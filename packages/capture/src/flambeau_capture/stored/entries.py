@@ -70,6 +70,7 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
         "frame_names": frame_names,
         "hooked": capture.needs_hook,
         "broken": None if capture.cause is None else list(astuple(capture.cause)),
+        "locks": [encoder.source(lock) for lock in capture.locks],
         "saves": [bool(parts.snapshot.generators), parts.snapshot.nesting]
         if parts.snapshot
         else None,
@@ -100,7 +101,6 @@ def _refuse(parts: EntryParts) -> None:
         (capture.unbacked, "unbacked"),
         (capture.eager, "eager"),
         (parts.changing, "break"),
-        (capture.locks, "locks"),
         (
             parts.snapshot.generators not in ((), (torch.default_generator,)),
             "saved-state",
@@ -191,10 +191,15 @@ def _decoded(
         on_error.violated = functools.partial(context.violated, info)
     if data["graph"] is not None:
         info.graph_key = str(data["graph"]["key"])
+    item = data["item"]
+    if data["locks"]:
+        locks = tuple(map(decoder.source, data["locks"]))
+        entry = import_apart("flambeau_capture.entries.entry")
+        checked, target, item = entry.under_locks(locks, scope, guards, checked, target, item)
     return new_entry(
         checked,
         target,
-        item=data["item"],
+        item=item,
         info=info,
         handler=context.handler() if data["hooked"] else None,
         on_error=on_error,

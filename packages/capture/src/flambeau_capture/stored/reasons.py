@@ -11,7 +11,6 @@ NOT_STORABLE = {
     "unbacked": "sizes or numbers depend on data",
     "break": "sizes or numbers behind a graph break are seen to change",
     "eager": "the call runs eagerly",
-    "locks": "the function takes locks",
     "saved-state": "the state of a generator of the program is saved before the graph runs",
     "guard-filter": "a filter leaves guards out",
     "of-the-process": "it depends on what differs from process to process",
