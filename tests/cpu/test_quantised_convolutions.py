@@ -93,12 +93,17 @@ class Network(torch.nn.Module):
         return x
 
 
-@pytest.mark.parametrize(("channels", "groups", "left"), [(16, 1, 0), (32, 2, 3), (8, 1, 3)])
-def test_networks(channels: int, groups: int, left: int) -> None:
-    """Groups, and images of few channels, are left to the library."""
+@pytest.mark.parametrize(
+    ("channels", "groups", "pixels", "left"),
+    [(16, 1, (7, 6), 0), (192, 1, (9, 9), 0), (32, 2, (7, 6), 3), (8, 1, (7, 6), 3)],
+)
+def test_networks(channels: int, groups: int, pixels: tuple[int, int], left: int) -> None:
+    """Groups, and images of few channels, are left to the library; images by weights that are much
+    larger are not.
+    """
     model = Network(channels, groups)
     run = flambeau.compile(model, fullgraph=True, options={"integer_products": True})
-    x = torch.randn(2, channels, 7, 6).contiguous(memory_format=torch.channels_last)
+    x = torch.randn(2, channels, *pixels).contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         # A last bit decides between two steps of the next quantisation.
         torch.testing.assert_close(run(x), model(x), rtol=1e-3, atol=0.02)

@@ -12,9 +12,8 @@ copies of pixels are of whole rows of channels. An image in another order is cop
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,86 +29,75 @@ from flambeau_autograd.quantised_factors import (
 )
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Node, Value
+from flambeau_prims.image_convolutions import (
+    ImageConvolution,
+    image_convolution,
+    padded_image,
+    windows,
+)
 from flambeau_prims.strides import is_channels_last, is_contiguous
 
 if TYPE_CHECKING:
     from flambeau_prims.builder import Builder
 
-aten = torch.ops.aten
-
 FEWEST_CHANNELS = 16
 """Of an image, and of the result: with fewer, words and vectors are not full."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Convolution:
-    """A convolution of images, all of whose sizes are known."""
-
-    x: Value
-    weight: Value
-    bias: Value | None
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-
-
 def is_convolution(node: Node) -> bool:
     """Whether a node convolves images that look quantised."""
-    return _convolution(node) is not None
+    call = image_convolution(node)
+    if call is None or not is_worth_it(call):
+        return False
+    return all(
+        each.producer is not None and each.producer.op is prims.mul
+        for each in (_image(call), call.weight)
+    )
 
 
-def _convolution(node: Node) -> _Convolution | None:
-    if node.op is not aten.convolution.default or node.kwargs:
-        return None
-    x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
-    (out,) = node.outputs
-    if out is None or transposed or groups != 1 or x.spec.ndim != 4:
-        return None
-    if x.spec.device.type != "cpu" or any(
-        each.spec.dtype is not torch.float32 for each in (x, weight, out)
-    ):
-        return None
-    sizes = [*x.spec.shape, *weight.spec.shape, *stride, *padding, *dilation]
-    if not all(isinstance(size, int) and size >= 0 for size in sizes) or 0 in out.spec.shape:
-        return None
-    outputs, channels, *kernel = weight.spec.shape
-    if min(outputs, channels) < FEWEST_CHANNELS or channels * prod(kernel) > MOST_DEPTH:
-        return None
-    if x.producer is not None and x.producer.op is prims.clone:
-        x = x.producer.args[0]  # in another layout
-    if any(each.producer is None or each.producer.op is not prims.mul for each in (x, weight)):
-        return None
-    return _Convolution(x, weight, bias, _pair(stride), _pair(padding), _pair(dilation))
+def is_worth_it(call: ImageConvolution) -> bool:
+    """Whether the product of integers is faster, and its sums fit."""
+    outputs, channels = call.weight.spec.shape[:2]
+    return min(outputs, channels) >= FEWEST_CHANNELS and call.depth <= MOST_DEPTH
 
 
-def _pair(sizes: Any) -> tuple[int, int]:
-    first, *rest = sizes
-    return first, rest[0] if rest else first
+def _image(call: ImageConvolution) -> Value:
+    """The image, in the layout in which it was computed."""
+    producer = call.x.producer
+    return producer.args[0] if producer is not None and producer.op is prims.clone else call.x
 
 
 def rewrite_convolution(b: Builder, node: Node) -> bool:
     """Append the product of integers; False if the factors are none."""
-    call = _convolution(node)
-    (out,) = node.outputs
-    assert call is not None and out is not None
+    call = image_convolution(node)
+    assert call is not None
     b.line = node.where
-    x, weight = _quantised(b, call.x, ()), _quantised(b, call.weight, (0,))
+    x, weight = _quantised(b, _image(call), ()), _quantised(b, call.weight, (0,))
     if x is None or weight is None or not is_near(x.zero):
         return False
-    if not is_channels_last(out.spec):
+    if not is_channels_last(call.out.spec):
         return False
-    n, outputs, *pixels = out.spec.shape
-    windows = _windows(b, call, x, pixels)
-    if windows is None:
+    image = _padded(b, call, x)
+    if image is None:
         return False
-    depth = prod(call.weight.spec.shape[1:])
-    rows = b.reshape(windows, (n * prod(pixels), depth))
-    columns = b.reshape(b.permute(weight.integers, (0, 2, 3, 1)), (outputs, depth))
+    n, outputs, *pixels = call.out.spec.shape
+    shape = (call.pixels, call.depth)
+    rows = b.reshape(windows(b, call, image), shape)
+    columns = b.reshape(b.permute(weight.integers, (0, 2, 3, 1)), (outputs, call.depth))
     left = Quantised(rows, x.scale, x.zero)
     right = Quantised(b.permute(columns, (1, 0)), weight.scale, weight.zero)
     added = [] if call.bias is None else [call.bias]
-    image = b.reshape(multiplied(b, left, right, added), (n, *pixels, outputs))
-    return define(b, out, b.permute(image, (0, 3, 1, 2)))
+    product = multiplied(b, left, right, added, lambda: _sums(b, call, image))
+    result = b.reshape(product, (n, *pixels, outputs))
+    return define(b, call.out, b.permute(result, (0, 3, 1, 2)))
+
+
+def _sums(b: Builder, call: ImageConvolution, image: Value) -> Value:
+    """The sum of each window: of the channels of each pixel first, which many windows share."""
+    sums = b.sum(b.cast(image, torch.int32), (3,))
+    return b.sum(
+        b.reshape(windows(b, call, sums), (call.pixels, prod(call.weight.spec.shape[2:]))), (1,)
+    )
 
 
 def _quantised(b: Builder, value: Value, dims: tuple[int, ...]) -> Quantised | None:
@@ -145,24 +133,14 @@ def _along(b: Builder, number: Number, dims: tuple[int, ...]) -> Number | None:
     return b.squeeze(number, rest)
 
 
-def _windows(b: Builder, call: _Convolution, x: Quantised, pixels: list[Any]) -> Value | None:
-    """(n, h, w, kernel's h, kernel's w, channels): what each pixel of the result is computed from,
-    a view of the padded image.
-    """
-    image = b.permute(x.integers, (0, 2, 3, 1))
-    if any(call.padding):
-        if isinstance(x.zero, Value) or x.zero not in range(-128, 128):
-            return None
-        margins = (0, *call.padding, 0)
-        image = b.pad(image, margins, margins, int(x.zero))
-    if not is_contiguous(image.spec):
-        copy = Value(b.fresh_name(), image.spec.fresh(image.spec.shape))
-        copy.producer = Node(prims.clone, (image,), {}, (copy,), b.line)
-        b.nodes.append(copy.producer)
-        image = copy
-    n, _, _, channels = image.spec.shape
-    step_n, *steps, step_c = image.spec.stride
-    moves = [step * size for step, size in zip(steps, call.stride, strict=True)]
-    taps = [step * size for step, size in zip(steps, call.dilation, strict=True)]
-    shape = (n, *pixels, *call.weight.spec.shape[2:], channels)
-    return b.as_strided(image, shape, (step_n, *moves, *taps, step_c), image.spec.offset)
+def _padded(b: Builder, call: ImageConvolution, x: Quantised) -> Value | None:
+    """The image as (n, h, w, c) in this order, with the zero point around it."""
+    if any(call.padding) and (isinstance(x.zero, Value) or x.zero not in range(-128, 128)):
+        return None
+    image = padded_image(b, call, x.integers, x.zero if any(call.padding) else 0)
+    if is_contiguous(image.spec):
+        return image
+    copy = Value(b.fresh_name(), image.spec.fresh(image.spec.shape))
+    copy.producer = Node(prims.clone, (image,), {}, (copy,), b.line)
+    b.nodes.append(copy.producer)
+    return copy

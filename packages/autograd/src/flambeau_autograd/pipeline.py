@@ -383,15 +383,17 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     given = graph.inputs[: len(traced.passed)]
     graph.aligned = {value: False for value in given if isinstance(value, Value)}
     passes = list(PASSES)
+    integers = bool(options.integer_products) and not traced.trains and not options.strict
     if options.decompose and options.channels_last and not options.strict:
         # Before decomposition: it speaks of convolutions, and of what eager's operators do to
         # strides.
-        passes.append(("prefer_channels_last", prefer_channels_last))
+        preferred = partial(prefer_channels_last, integer_products=integers)
+        passes.append(("prefer_channels_last", preferred))
     if options.decompose:
         passes.append(("decompose", partial(decompose, strict=options.strict)))
         passes += PRIMITIVE_PASSES
         passes += TRAINING_PASSES if traced.trains else []
-        if options.integer_products and not traced.trains and not options.strict:
+        if integers:
             passes.append(("multiply_integers", multiply_integers))
     if options.decompose and options.shape_padding:
         # Once dead calls are gone, which would read the matrices; masks are none.

@@ -14,9 +14,11 @@
 
 Convolution libraries work on channels-last data; given other data they convert on every call. On a
 CPU the library orders row-major weights for row-major data sooner than for channels-last data, so
-convolutions by weights that are much larger than their images stay row-major. The
-pass relies on the shape rules: the Specs behind a changed operand are those that eager would give
-on channels-last tensors. Where memory order is part of an operator's meaning (random draws,
+convolutions by weights that are much larger than their images stay row-major, unless they are
+computed in integers (`integer_convolutions.py`).
+
+The pass relies on the shape rules: the Specs behind a changed operand are those that eager would
+give on channels-last tensors. Where memory order is part of an operator's meaning (random draws,
 as_strided) or its rule refuses the layout (a view), the operand is restored first, and so is
 whatever leaves the graph.
 """
@@ -27,8 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_autograd.integer_convolutions import is_worth_it
 from flambeau_autograd.operators import Work, work
 from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.image_convolutions import image_convolution
 from flambeau_prims.rules.registry import infer
 from flambeau_prims.strides import is_channels_last, is_contiguous, product
 
@@ -51,6 +55,11 @@ a matrix product of channels-last data (`flambeau_inductor.graph_passes.convolut
 """
 
 _CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
+_DEQUANTISE = {
+    aten.mul.Tensor,
+    aten.sub.Tensor,
+    aten._to_copy.default,
+}
 _BY_MEMORY = {
     aten.as_strided.default,
     aten.as_strided_scatter.default,
@@ -59,14 +68,16 @@ _BY_MEMORY = {
 }
 
 
-def prefer_channels_last(graph: Graph) -> Graph:
-    """The graph with 2-D convolutions in channels-last layout; `graph` itself if it has few."""
+def prefer_channels_last(graph: Graph, *, integer_products: bool = False) -> Graph:
+    """The graph with 2-D convolutions in channels-last layout; `graph` itself if it has few.
+    `integer_products`: convolutions of quantised images are computed in integers.
+    """
     count = sum(
         node.op is aten.convolution.default and _is_image(node.args[0]) for node in graph.nodes
     )
     if count < FEWEST_CONVOLUTIONS:
         return graph
-    return _Converter(graph).convert()
+    return _Converter(graph, integer_products).convert()
 
 
 def _is_image(value: Any) -> bool:
@@ -105,11 +116,35 @@ def _stays_row_major(node: Node) -> bool:
     return bool(weights >= MUCH_LARGER * sum(images))
 
 
+def _multiplies_integers(node: Node) -> bool:
+    """Whether a convolution's factors look dequantised, and a product of integers computes it."""
+    call = image_convolution(node)
+    return (
+        call is not None
+        and is_worth_it(call)
+        and _is_dequantised(call.x)
+        and _is_dequantised(call.weight)
+    )
+
+
+def _is_dequantised(value: Value) -> bool:
+    """Whether a value of floats is computed from 8-bit integers by the steps of dequantisation."""
+    while value.producer is not None:
+        operands = [arg for arg in value.producer.args if isinstance(arg, Value)]
+        if any(arg.spec.dtype in (torch.int8, torch.uint8) for arg in operands):
+            return True
+        if value.producer.op not in _DEQUANTISE or not operands:
+            return False
+        value = operands[0]
+    return False
+
+
 class _Converter:
     """One conversion: `now` maps old Values to new ones, `copies` to those in another layout."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, integer_products: bool) -> None:
         self.graph = graph
+        self.integer_products = integer_products
         self.nodes: list[Node] = []
         self.now: dict[Value, Value] = {}
         self.copies: dict[tuple[Value, torch.memory_format], Value] = {}
@@ -137,7 +172,9 @@ class _Converter:
             count = 2 if node.op is aten.convolution_backward.default else 1
             # The gradient and the input, and the weight, which else the library copies each time.
             count += _takes_channels_last_weight(node.args[count], node)
-            row_major = _stays_row_major(node)
+            row_major = _stays_row_major(node) and not (
+                self.integer_products and _multiplies_integers(node)
+            )
             order = torch.contiguous_format if row_major else torch.channels_last
             for old in node.args[:count]:
                 read[old] = self.copy(read[old], order)

@@ -6,7 +6,7 @@ q: u8[32, 64];  x: f32[32, 64] = (q - 120) * 0.03   ->   Quantised(q - 128 as i8
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -15,6 +15,9 @@ from flambeau_prims.builder import Builder, viewed_by
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.rules.registry import infer
 from flambeau_prims.rules.view import view_stride
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 aten = torch.ops.aten
 Number: TypeAlias = Any
@@ -48,8 +51,13 @@ def define(b: Builder, out: Value, result: Value) -> bool:
     return True
 
 
-def multiplied(b: Builder, first: Quantised, second: Quantised, added: list[Value]) -> Value:
-    """The product of two matrices, and what is added to it."""
+def multiplied(
+    b: Builder, first: Quantised, second: Quantised, added: list[Value],
+    row_sums: Callable[[], Value] | None = None,
+) -> Value:  # fmt: skip
+    """The product of two matrices, and what is added to it. `row_sums` appends the sums of the
+    first one's rows, where there is a shorter way than to add up the rows.
+    """
     args = (first.integers, second.integers)
     (rows, depth), width = args[0].spec.shape, args[1].spec.shape[1]
     shape = (rows, width)
@@ -63,7 +71,7 @@ def multiplied(b: Builder, first: Quantised, second: Quantised, added: list[Valu
         total = b.sub(total, b.mul(columns, _spread(b, zero, 0, shape)))
     result = b.cast(total, torch.float32)
     if second.zero != 0:
-        sums = _sum(b, first.integers, 1)
+        sums = _sum(b, first.integers, 1) if row_sums is None else row_sums()
         if isinstance(zero, Value):
             sums = b.sub(sums, b.expand(b.mul(zero, depth), sums.spec.shape))
         else:

@@ -5,16 +5,18 @@ readers.
     s = sum(a)                 ->  s
 
 A value is realized if it must be: inputs, extern calls' results and operands, reductions, scans,
-sorts, outputs and writes, operands of as_strided, boundaries of searches; or if that pays: several
-readers of something that is costly or reads much, a costly value that is broadcast or read in
-windows. Views are never realized themselves: they are windows on their root's memory, or index maps
-inlined with it.
+sorts, outputs and writes, operands of as_strided, padded bytes, boundaries of searches; or if that
+pays: several readers of something that is costly or reads much, a costly value that is broadcast or
+read in windows. Views are never realized themselves: they are windows on their root's memory, or
+index maps inlined with it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from flambeau_inductor.lowering.body_builder import HALF_DTYPES
 from flambeau_inductor.lowering.extern import updated_operands
@@ -186,6 +188,13 @@ def realize(graph: Graph, options: InductorOptions) -> Realized:
     return _Realizer(graph, options).run()
 
 
+def _is_narrow(image: Value) -> bool:
+    """Whether an image is of bytes on a CPU: to copy these costs less than to compute them beside
+    the margin. The kernel of the product before them does, from sums in the cache.
+    """
+    return image.spec.device.type == "cpu" and image.spec.dtype in (torch.int8, torch.uint8)
+
+
 class _Realizer:
     def __init__(self, graph: Graph, options: InductorOptions) -> None:
         self.graph = graph
@@ -263,7 +272,7 @@ class _Realizer:
             self.must.update(out for out in node.outputs if out is not None)
         elif node.op.kind in NESTS:
             self.must.add(result_of(node))
-        elif node.op.name == "as_strided":
+        elif node.op.name == "as_strided" or (node.op.name == "pad" and _is_narrow(node.args[0])):
             self.require(node.args[0])
         elif node.op.name == "searchsorted":
             self.require(node.args[0])

@@ -28,7 +28,7 @@ from flambeau_inductor.codegen.cpp.matmul_tiling import (
 )
 from flambeau_inductor.graph_passes.multiply_by_onednn import has_fast_blas, is_large_product
 from flambeau_inductor.indexing.expressions import evaluate_expr
-from flambeau_inductor.ir import Axis
+from flambeau_inductor.ir import Axis, Load, Store
 from flambeau_inductor.lowering.contraction import contraction_nest
 from flambeau_inductor.lowering.packing import PackedFactor, packing_nest
 from flambeau_inductor.nodes import Buffer, ExternCall, TensorRef
@@ -40,6 +40,7 @@ from flambeau_inductor.tuning.product_ways import (
     ProductWays,
     fresh_buffer,
     gemm_backends,
+    kernel_of,
     label_of,
 )
 from flambeau_inductor.tuning.prologue import with_prologue
@@ -127,7 +128,10 @@ class CppWays(ProductWays):
         groups = self.schedule.groups
         # A computed factor is computed again for each block of lanes: cheap or not, it is measured.
         right = {n for n in before if self.product.right.buffer in groups[n].stores}
-        for joined in dict.fromkeys(((), tuple(n for n in before if n not in right))):
+        forms = [(), tuple(n for n in before if n not in right)]
+        if self.only_copy(forms[1]):
+            forms.reverse()  # a task copies its rows in any case
+        for joined in dict.fromkeys(forms):
             apart = tuple(groups[number] for number in before if number not in joined)
             if self.is_frozen:
                 yield from self.packed_ways(joined, apart, consumer)
@@ -142,6 +146,16 @@ class CppWays(ProductWays):
                     yield from self.unpacked_ways(joined, apart, consumer)
         if right and len(self.product.right.spec.shape) == 2:
             yield from self.unpacked_ways(before, (), consumer)
+
+    def only_copy(self, numbers: Sequence[int]) -> bool:
+        """Whether groups gather a left factor that tasks copy, and compute nothing."""
+        kernels = [
+            kernel_of(self.schedule.groups[number], set(), self.schedule, self.options)
+            for number in numbers
+        ]
+        return self.dtype is torch.int8 and all(
+            isinstance(statement, (Load, Store)) for kernel in kernels for statement in kernel.body
+        )
 
     def packed_ways(
         self, joined: Sequence[int], apart: tuple[Group, ...], consumer: int | None

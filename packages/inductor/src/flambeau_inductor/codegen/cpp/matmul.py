@@ -22,6 +22,7 @@ import sympy
 import torch
 
 from flambeau_inductor.codegen.contraction import contraction_of
+from flambeau_inductor.codegen.cpp.copied_pieces import PIECE, cut_into_pieces
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.matmul_tiling import SERIAL_WORK
 from flambeau_inductor.codegen.cpp.plan import static_product, stride_along
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.codegen.contraction import Contraction, Operand
     from flambeau_inductor.codegen.cpp.matmul_tiling import CppMatmulTiling
-    from flambeau_inductor.ir import Axis, LoopKernel
+    from flambeau_inductor.ir import Axis, Body, LoopKernel
 
 PADDING = 16
 """Elements between copied rows: rows a power of two apart share few lines of the cache."""
@@ -343,9 +344,23 @@ class MatmulWriter(LoopWriter):
                 source = f"{load.buffer} + {self.printer.index_text(load.index)}"  # type: ignore[union-attr]
                 self.line(f"widen_float16({source}, &{place}, steps);")
             return
+        pieces = cut_into_pieces(operand.body, self.inner)
+        if pieces is None:
+            self.copy_piece(operand, operand.body, place, "first", "first + steps")
+            return
+        length, body = pieces
+        self.line("const int64_t last = first + steps;")
+        with self.loop(PIECE, f"first / {length}", f"(last + {length - 1}) / {length}"):
+            start, stop = f"{PIECE} * {length}", f"({PIECE} + 1) * {length}"
+            self.line(f"const int64_t low = {start} < first ? first : {start};")
+            self.line(f"const int64_t high = {stop} < last ? {stop} : last;")
+            self.copy_piece(operand, body, place, "low", "high")
+
+    def copy_piece(self, operand: Operand, body: Body, place: str, begin: str, end: str) -> None:
+        """A part of such a row."""
         self.simd()
-        with self.loop(name, "first", "first + steps"):
-            self.statements(operand.body)
+        with self.loop(self.depth_name, begin, end):
+            self.statements(body)
             value = self.converted(operand)
             self.line(f"{place} = {f'{value} ^ -128' if self.tiling.shifted else value};")
 

@@ -108,8 +108,10 @@ def _arithmetic(kind: str, dtype: torch.dtype) -> Accumulator:
     join = (f"{{s}} {sign}= {{q}};",)
     ctype = value_type(dtype)
     if not dtype.is_floating_point:
-        one = (("uint64_t", "", str(start)),)
-        take = f"{{q}} {sign}= (uint64_t){{v}};"
+        # Sums of the low bits are the low bits of sums.
+        wide = "uint64_t" if dtype.itemsize > 4 else "uint32_t"
+        one = ((wide, "", str(start)),)
+        take = f"{{q}} {sign}= ({wide}){{v}};"
         return Accumulator(one, one, (sign,), (take,), join, join, f"({ctype}){{s}}")
     part = ((ctype, "", literal(start, dtype)),)
     take = f"{{q}} {sign}= {{v}};"
