@@ -44,7 +44,7 @@ class ImageConvolution:
     @property
     def depth(self) -> int:
         """The numbers that a number of the result is computed from."""
-        return prod(self.weight.spec.shape[1:])
+        return prod(int(size) for size in self.weight.spec.shape[1:])
 
     @property
     def is_plain(self) -> bool:
