@@ -151,3 +151,15 @@ def test_a_sum_that_is_used_twice_is_kept(tester):
         return (b.index_put(first, [index], source, True), b.neg(first))
 
     exact(tester, program, torch.randint(0, 10, (40,)), torch.randn(40, 6))
+
+
+def test_gpus_refuse_other_reductions_into_places():
+    """No decomposition makes one there; a graph that holds one becomes no plain store."""
+
+    def program(b, x, i, y):
+        return [b.index_reduce(x, [i], y, "max")]
+
+    tensors = (torch.randn(7, 5), torch.randint(0, 7, (3,)), torch.randn(3, 5))
+    scatter = next(kernel for kernel in on_a_gpu(program, tensors) if scatters(kernel.body))
+    with pytest.raises(NotImplementedError, match="Triton's atomics"):
+        write_kernel(scatter, "k", choose_tiling(scatter))

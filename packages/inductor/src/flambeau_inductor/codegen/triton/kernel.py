@@ -289,6 +289,8 @@ class KernelWriter(SourceWriter):
             address = f"{buffer} + tl.full({shape}, {integer_text(index)}, tl.int64)"
         masks += [f"tl.broadcast_to({mask}, {shape})"] if mask else []
         condition = f", {' & '.join(masks)}" if masks else ""
+        if mode not in ("", "add", "set"):
+            raise NotImplementedError(f"a scatter with {mode!r}: Triton's atomics lose NaN")
         call = "atomic_add" if mode == "add" else "store"
         order = ', sem="relaxed"' if mode == "add" else ""
         self.line(f"tl.{call}({address}, tl.broadcast_to({value}, {shape}){condition}{order})")
