@@ -90,6 +90,7 @@ def check(rank: int, folder: str) -> None:
         ours = flambeau.compile(program, fullgraph=True)(x, key)
         # Eager's collectives wait at once: all has been said by now.
         torch.testing.assert_close(ours, program(x, key), msg=program.__name__)
+    dist.barrier()
     dist.destroy_process_group()
 
 

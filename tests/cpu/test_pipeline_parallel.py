@@ -101,6 +101,7 @@ def check(rank: int, store: str) -> None:
         for call in calls:
             (graph,) = flambeau.explain(call).graphs
             assert graph.fallback is None, name
+    dist.barrier()
     dist.destroy_process_group()
 
 
