@@ -17,6 +17,7 @@ python -m tools.bench products [--case ...]            linear layers on a CPU, w
 python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
 python -m tools.bench background [--case resnet18_1 ...]   eager calls while an entry is compiled
 python -m tools.bench regions [--repeats 3]            first calls of 8 and 80 equal layers: CPU s
+python -m tools.bench joint [--repeats 3]              trace to partition of BERT-base: CPU s
 python -m tools.bench document [--case numpy ...]      four programs of a page, each mode: ms a call
 python -m tools.bench budget [--case ...] [--picture a.svg]    saved bytes, ms a training step
 python -m tools.bench curves [--case gpt2 ...] [--steps 300]   losses beside eager's, in its noise
@@ -50,6 +51,7 @@ from tools.bench.gpu import memory_table, time_table
 from tools.bench.gpu_cases import GPU_CASES
 from tools.bench.host_cases import CALLS as HOST_CALLS
 from tools.bench.host_cases import HOST_CASES
+from tools.bench.joint import joint_table
 from tools.bench.kernels import CASES as KERNEL_SETS
 from tools.bench.kernels import kernel_table
 from tools.bench.model_cases import MODEL_CASES
@@ -290,6 +292,11 @@ def regions(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *region_table(arguments.repeats))
 
 
+def joint(arguments: argparse.Namespace, table: Table) -> None:
+    """The joint graph of BERT-base, static and dynamic."""
+    fill(table, *joint_table(arguments.repeats))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -323,6 +330,7 @@ def main() -> None:
         "training-calls": training_calls,
         "curves": curves,
         "regions": regions,
+        "joint": joint,
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)

@@ -52,6 +52,13 @@ def strange_argument(graph):
     graph.nodes[1].args = (*graph.nodes[1].args, {1, 2})
 
 
+def changed_in_place(graph):
+    node = graph.nodes[1]
+    node.args = (list(node.args[:1]),)
+    list(node.operands())
+    node.args[0].append(graph.inputs[0])
+
+
 def foreign_size(graph):
     graph.nodes[1].args = (graph.nodes[1].args[0], SizeEnv().symbol(3, "x"))
 
@@ -74,6 +81,7 @@ MISTAKES = {
     wrong_producer: "the producer of y",
     same_name: "two Values are called y",
     strange_argument: "no argument of a graph",
+    changed_in_place: "changed in place",
     foreign_size: "another SizeEnv",
     mutation: "writes to an argument",
     write_to_no_input: "is no input",

@@ -88,20 +88,21 @@ def reads_of_partition(part: Partition, tangents: Sequence[int]) -> dict[tuple[s
 
 def _needed(nodes: Sequence[Node], tangents: Iterable[Value]) -> Counter[Value]:
     """For each Value the numbers, as bits, of the `tangents` whose gradients need it."""
-    reached: Counter[Value] = Counter({value: 1 << index for index, value in enumerate(tangents)})
+    reached = {value: 1 << index for index, value in enumerate(tangents)}
     for node in nodes:
         result = 0
         for value in node.operands():
-            result |= reached[value]
-        for out in node.outputs:
-            if out is not None:
-                reached[out] |= result
+            result |= reached.get(value, 0)
+        if result:
+            for out in node.outputs:
+                if out is not None:
+                    reached[out] = reached.get(out, 0) | result
     needed: Counter[Value] = Counter()
     for node in reversed(nodes):
         own = 0
         for out in node.outputs:
             if out is not None:
-                own |= reached[out]
+                own |= reached.get(out, 0)
         # A formula that reads no tangent belongs to the nodes that read its results.
         if not own:
             for out in node.outputs:

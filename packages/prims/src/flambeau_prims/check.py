@@ -81,7 +81,10 @@ def _node_problems(
 ) -> Iterator[str]:
     for arg in (*node.args, *node.kwargs.values()):
         yield from (f"{node}: {text}" for text in _argument_problems(arg, graph))
-    for value in node.operands():
+    operands = list(node.operands())
+    if operands != list(values_in((node.args, node.kwargs))):
+        yield f"{node}: an argument was changed in place after its operands were read"
+    for value in operands:
         if value not in known:
             yield f"{node}: {value} is read before it is defined"
     mutating = isinstance(node.op, OpOverload) and is_mutating(node.op)

@@ -72,10 +72,11 @@ class Node:
 
     `outputs` has one entry a result, in order; an entry is None where the operator returns no
     tensor there. `where` is the user's source line that caused the call ("file.py:12"), or ""; a
-    `Place` in a checkpointed region, or in the backward.
+    `Place` in a checkpointed region, or in the backward. `args` and `kwargs` may be assigned, but
+    nothing inside of them changes: `operands` remembers what they hold.
     """
 
-    __slots__ = ("args", "kwargs", "op", "outputs", "where")
+    __slots__ = ("_operands", "args", "kwargs", "op", "outputs", "where")
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class Node:
         self.kwargs = kwargs
         self.outputs = outputs
         self.where = where
+        self._operands: tuple[Any, Any, list[Value]] | None = None
 
     @property
     def region(self) -> int:
@@ -111,10 +113,14 @@ class Node:
 
     def operands(self) -> Iterator[Value]:
         """Every Value this node reads, in argument order, repeats included."""
+        args, kwargs, known = self.args, self.kwargs, self._operands
+        if known is not None and known[0] is args and known[1] is kwargs:
+            return iter(known[2])
         result: list[Value] = []
-        _collect_values(self.args, result)
-        if self.kwargs:
-            _collect_values(self.kwargs.values(), result)
+        _collect_values(args, result)
+        if kwargs:
+            _collect_values(kwargs.values(), result)
+        self._operands = args, kwargs, result
         return iter(result)
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ import torch
 
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import (
+    PLAIN,
     Condition,
     FloatExpr,
     as_float,
@@ -316,6 +317,10 @@ def _divisor(value: Size) -> Size:
 
 def _condition(op: str, a: Any, b: Any) -> bool | Condition:
     """A relation or connective, decided if it is certain."""
+    if type(a) is int and type(b) is int:
+        return PLAIN[op](a, b)
+    if a is b and type(a) is Expr:
+        return PLAIN[op](0, 0)
     condition = Condition(op, a, b)
     decided = condition.known()
     return condition if decided is None else decided

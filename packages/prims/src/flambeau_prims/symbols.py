@@ -15,7 +15,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from flambeau_prims.graph import Graph
 
@@ -105,24 +105,29 @@ def missing_symbols(graph: Graph) -> list[Expr]:
 
 
 def _sizes_in(graph: Graph) -> set[Expr]:
-    result: set[Expr] = set(_exprs(graph.inputs))
+    result: set[Expr] = set()
+    specs: set[int] = set()
+    _collect_exprs(graph.inputs, result, specs)
     for node in graph.nodes:
-        result.update(_exprs((node.args, node.kwargs, node.outputs)))
-    result.update(_exprs(graph.outputs))
+        _collect_exprs((node.args, node.kwargs, node.outputs), result, specs)
+    _collect_exprs(graph.outputs, result, specs)
     return result
 
 
-def _exprs(arg: Any) -> Iterator[Expr]:
-    if isinstance(arg, Expr):
-        yield arg
-    elif isinstance(arg, FloatExpr):
-        yield from _exprs(arg.args)
-    elif isinstance(arg, Value):
-        if arg.spec.env is not None:
-            yield from _exprs((arg.spec.shape, arg.spec.stride, arg.spec.offset))
-    elif isinstance(arg, (tuple, list)):
-        for item in arg:
-            yield from _exprs(item)
-    elif isinstance(arg, dict):
-        for item in arg.values():
-            yield from _exprs(item)
+def _collect_exprs(args: Iterable[Any], found: set[Expr], specs: set[int]) -> None:
+    """Add the Exprs in arguments to `found`, those of a Spec once: `specs` has the ids of these."""
+    for arg in args:
+        kind = type(arg)
+        if kind is Value:
+            spec = arg.spec
+            if spec.env is not None and id(spec) not in specs:
+                specs.add(id(spec))
+                _collect_exprs((*spec.shape, *spec.stride, spec.offset), found, specs)
+        elif isinstance(arg, Expr):
+            found.add(arg)
+        elif isinstance(arg, FloatExpr):
+            _collect_exprs(arg.args, found, specs)
+        elif isinstance(arg, (tuple, list)):
+            _collect_exprs(arg, found, specs)
+        elif isinstance(arg, dict):
+            _collect_exprs(arg.values(), found, specs)
