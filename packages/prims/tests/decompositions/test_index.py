@@ -138,3 +138,13 @@ def test_turns_and_classes() -> None:
     for k in (-1, 0, 1, 2, 3):
         check(aten.rot90.default, Make(0, torch.float32)(2, 3, 4), k, [0, 2], exact=True)
     check(aten.one_hot.default, Make(0, torch.int64).index(5, 2, 3), 7, exact=True)
+
+
+def test_gathers_of_scalars_and_of_nothing() -> None:
+    make = Make(11, torch.float32)
+    gather = torch.ops.aten.gather.default
+    check(gather, make(), 0, torch.tensor(0), exact=True)
+    check(gather, make(), -1, torch.zeros(3, dtype=torch.int64), exact=True)
+    check(gather, make(5), 0, torch.tensor(3), exact=True)
+    for dtype in (torch.int64, torch.uint8):
+        check(gather, make(2, 3), 1, torch.empty(0, dtype=dtype), exact=True)

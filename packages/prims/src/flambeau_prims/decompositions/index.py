@@ -104,7 +104,9 @@ def gather(b: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = 
     if sizes.known_eq(index.spec.numel, 0):
         return b.full(index.spec.shape, 0, x.spec.dtype, x.spec.device)
     if not x.spec.shape or not index.spec.shape:
-        return NotImplemented
+        row, places = (b.reshape(t, (t.spec.numel,)) for t in (x, index))
+        read = b.gather(row, 0, b.cast(places, torch.int64))
+        return b.reshape(read, index.spec.shape)
     return b.gather(x, wrap_dim(dim, x.spec.ndim), b.cast(index, torch.int64))
 
 
