@@ -126,8 +126,8 @@ class KernelWriter(SourceWriter):
         self.flat_index = self.row_major_index()
         odd = tiling.vectors and not self.rows_fit
         self.flat_vector = flat_vector(kernel, self.flat_index) if odd else 0
-        bounded = tiling.vectors and tiling.lane is not None
-        self.bounds = vector_bounds(kernel, tiling.lane) if bounded else {}
+        lane = tiling.lane if tiling.vectors else None
+        self.bounds = {} if lane is None else vector_bounds(kernel, lane)
         self.bound_masks: set[str] = set()
         self.scalar_rows = tiling.lane is not None and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
