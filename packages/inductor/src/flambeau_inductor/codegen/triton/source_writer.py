@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flambeau_inductor.codegen.float8 import converts_float8, triton_conversion
 from flambeau_inductor.codegen.triton.ops import HELPERS
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     import torch
 
     from flambeau_inductor.codegen.float8 import Float8
+    from flambeau_inductor.codegen.triton.vector_bounds import VectorBound
 
 
 class SourceWriter(ABC):
     """Lines, helper functions, and the dtypes of the parameters of one function."""
 
+    bounds: Mapping[Any, VectorBound]
+    """By mask and index, the masked loads that read whole vectors."""
+
     def __init__(self, dtypes: Mapping[str, torch.dtype]) -> None:
+        self.bounds = {}
         self.dtypes = dict(dtypes)
         self.lines: list[str] = []
         self.helpers: dict[str, str] = {}
@@ -45,6 +50,14 @@ class SourceWriter(ABC):
         name = f"{'to' if narrows else 'from'}_{one.name}"
         self.helpers[name] = triton_conversion(one, narrows, converts_float8())
         return name
+
+    def whole_vectors(self, mask: str, bound: VectorBound) -> str:
+        """The mask of vectors that a mask of elements touches."""
+        raise ValueError(f"no vectors under {mask}: {bound}")
+
+    def scalar_pointer(self, buffer: str, index: sympy.Expr) -> str | None:
+        """One address for what a program reads once; None where tiles of addresses do."""
+        return None
 
     @abstractmethod
     def masks(self, index: sympy.Expr, dtype: torch.dtype) -> list[str]:

@@ -369,8 +369,10 @@ def _has_long_rows(kernel: LoopKernel, hints: _Hints) -> bool:
     """Whether several loads are one element for each of long rows (a gradient of cross-entropy): a
     program within a row loads them once, and computes once what depends on them alone.
     """
+    if len(kernel.outer) < 2:
+        return False
     *rows, last = kernel.outer
-    if not rows or not isinstance(last.size, int) or last.size < LONG_LANES:
+    if not isinstance(last.size, int) or last.size < LONG_LANES:
         return False
     if _extent(rows, hints) > GRID_LIMIT // 2 or _access(kernel) != "plain":
         return False
