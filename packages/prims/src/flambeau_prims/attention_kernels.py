@@ -295,7 +295,13 @@ def _lay_out_gradient(result: torch.Tensor) -> None:
     strides = result.stride()
     order = sorted(range(4), key=strides.__getitem__, reverse=True)
     back = sorted(range(4), key=order.__getitem__)
-    result.register_hook(lambda gradient: gradient.permute(order).contiguous().permute(back))
+
+    def lay_out(gradient: torch.Tensor) -> torch.Tensor:
+        if gradient.stride() == strides:
+            return gradient
+        return gradient.permute(order).contiguous().permute(back)
+
+    result.register_hook(lay_out)
 
 
 def _flash(
