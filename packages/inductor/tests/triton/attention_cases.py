@@ -241,6 +241,7 @@ def cases_of_gradients_of_captured_tensors() -> Iterator[AttentionCase]:
         ("by distance", by_distance, causal, odd, [rand(4, 140)], {}),
         ("by bucket", by_bucket, causal, odd, [rand(16).bfloat16()], {"block": 16}),
         ("by key", by_key_and_query, late, odd, [rand(4, 70), rand(())], {}),
+        ("by key in blocks", by_key_and_query, causal, odd, [rand(4, 70), rand(())], {"block": 16}),
         ("by batch", by_batch, causal, odd, [rand(2, 1, 1, 1)], {}),
         ("nothing else", by_distance, causal, odd, [rand(4, 140)], {"wanted": ()}),
         ("no queries", by_head, causal, odd, [rand(4)], {"wanted": (2,)}),

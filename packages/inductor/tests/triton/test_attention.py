@@ -280,6 +280,7 @@ def test_what_does_not_suit_is_written_out_with_a_reason(monkeypatch: pytest.Mon
     [
         "captured by distance",
         "captured by key",
+        "captured by key in blocks",
         "capped",
         "documents",
         "torch.bfloat16",

@@ -698,26 +698,27 @@ def _axes_of(body: Body) -> dict[str, set[str]]:
 
 
 def _split(one: Attention, axes: dict[str, set[str]], turned: bool) -> _Bodies:
-    """The body by what needs it. Checks of indices go with the values that they check."""
+    """The body by what needs it. Checks of indices go with the values that they check. The mask is
+    left out where a block is seen whole: what a gradient needs, too, is computed with the score.
+    """
     looped = "i2" if turned else "r0"
-    done: set[int] = set()
     by_name = {s.name: at for at, s in enumerate(one.body) if hasattr(s, "name")}
     checks: dict[str, list[int]] = {}
     for at, statement in enumerate(one.body):
         if isinstance(statement, CheckIndex):
             checks.setdefault(statement.value, []).append(at)
 
-    def cone(name: str | None) -> list[int]:
-        pending, result = [name] if name else [], []
+    def cone(*names: str | None) -> set[int]:
+        pending = [name for name in names if name]
+        result: set[int] = set()
         while pending:
             at = by_name.get(pending.pop())
-            if at is None or at in done:
+            if at is None or at in result:
                 continue
-            done.add(at)
-            result.append(at)
+            result.add(at)
             statement = one.body[at]
             for check in checks.get(statement.name, ()):  # type: ignore[union-attr]
-                result.append(check)
+                result.add(check)
                 pending += operands(one.body[check])
             index = index_of(statement)
             pending += [*operands(statement), *(free_names(index) if index is not None else ())]
@@ -729,16 +730,16 @@ def _split(one: Attention, axes: dict[str, set[str]], turned: bool) -> _Bodies:
             return any(looped in axes.get(name, ()) for name in operands(statement))
         return looped in axes[statement.name]  # type: ignore[union-attr]
 
-    def statements(numbers: list[int]) -> Body:
+    def statements(numbers: set[int]) -> Body:
         return tuple(one.body[at] for at in sorted(numbers))
 
-    parts = [cone(name) for name in (one.changed, one.visible, one.gradient)]
-    parts.append([at for scatter in one.scatters for at in cone(scatter.value)])
-    parts[-1] += [at for scatter in one.scatters for at in cone(scatter.place)]
-    invariant = [at for part in parts for at in part if not varies(at)]
-    return _Bodies(
-        statements(invariant), *(statements([at for at in part if varies(at)]) for part in parts)
-    )
+    gradient = cone(one.gradient)
+    scatters = cone(*(name for each in one.scatters for name in (each.value, each.place)))
+    visible = cone(one.visible)
+    changed = cone(one.changed) | visible & (gradient | scatters)
+    parts = [changed, visible - changed, gradient - changed, scatters - gradient - changed]
+    invariant = {at for part in parts for at in part if not varies(at)}
+    return _Bodies(statements(invariant), *(statements(part - invariant) for part in parts))
 
 
 def _reads_scores(body: Body) -> bool:
