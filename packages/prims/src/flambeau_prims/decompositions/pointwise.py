@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.builder import is_int
+from flambeau_prims.builder import is_float, is_int
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
 
@@ -608,9 +608,13 @@ def _select(b: Builder, condition: Value, x: Operand, y: Operand, dtype: torch.d
 
 
 @decomposition(aten.ldexp.Tensor)
-def ldexp(b: Builder, x: Value, exponent: Value) -> Value:
-    """x times the power of 2, which is rounded to its own dtype."""
-    dtype = b.promoted_dtype([exponent], to_float=True)
+def ldexp(b: Builder, x: Value, exponent: Value) -> Any:
+    """x times the power of 2, which is rounded to its own dtype. By an integer, ATen moves the
+    exponent of x, where the power itself may not be finite.
+    """
+    if not is_float(exponent):
+        return NotImplemented
+    dtype = exponent.spec.dtype
     (exponent,) = b.promote([exponent], to_float=True)
     power = b.cast(b.pow(b.tensor(2.0, exponent.spec), exponent), dtype)
     return b.mul(*b.promote([x, power]))

@@ -74,10 +74,15 @@ def isin(
 ) -> Any:  # fmt: skip
     """Whether each element is among others; NaN is among none."""
     if not isinstance(elements, Value) or not isinstance(test_elements, Value):
+        if isinstance(elements, bool) or isinstance(test_elements, bool):
+            return NotImplemented  # eager's error
         single = b.ne if invert else b.eq
         if not isinstance(test_elements, Value):
             return single(*b.promote([elements, test_elements]))
-        elements = b.full((), elements, test_elements.spec.dtype, test_elements.spec.device)
+        dtype = test_elements.spec.dtype
+        if b.promoted_dtype([elements, test_elements]) is not dtype:
+            return NotImplemented
+        elements = b.full((), elements, dtype, test_elements.spec.device)
     members, shape = test_elements, elements.spec.shape
     if members.spec.dtype is not elements.spec.dtype or members.spec.device != elements.spec.device:
         return NotImplemented

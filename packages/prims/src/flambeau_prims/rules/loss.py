@@ -226,8 +226,10 @@ def cdist(x1: Spec, x2: Spec) -> Spec:
 
 @rule(aten._cdist_backward.default)
 def cdist_backward(x1: Spec, x2: Spec) -> Spec:
-    """The gradient of x1, broadcast to the batch of both."""
+    """The gradient of x1, broadcast to the batch of both; as x1 if there is nothing to compare."""
     batch = broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    if any(eq(size, 0) for size in (*batch, *x1.shape[-2:], x2.shape[-2])):
+        return clone(x1)
     return x1.fresh((*batch, *x1.shape[-2:]))
 
 
