@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import flambeau
+from tests.ranks import leave_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,4 +174,4 @@ def test_distributed_data_parallel(wrapped_first: bool, tmp_path: Path) -> None:
         for parameter, other in zip(module.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(parameter.grad, other.grad)
     finally:
-        torch.distributed.destroy_process_group()
+        leave_groups()

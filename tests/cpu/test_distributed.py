@@ -11,7 +11,7 @@ from torch import nn
 
 import flambeau
 from tests.programs import collectives
-from tests.ranks import run_ranks
+from tests.ranks import leave_groups, run_ranks
 from tests.worlds import World, compare, kinds
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _group(tmp_path: Path) -> Iterator[None]:
         "gloo", rank=0, world_size=1, init_method=f"file://{tmp_path / 'store'}"
     )
     yield
-    dist.destroy_process_group()
+    leave_groups()
 
 
 def program(x: torch.Tensor) -> Any:
@@ -101,7 +101,7 @@ def test_another_group_is_another_entry(tmp_path: Path) -> None:
             return y * dist.get_world_size(group)
 
         torch.testing.assert_close(flambeau.compile(within, fullgraph=True)(x), within(x))
-        dist.destroy_process_group()
+        leave_groups()
     with pytest.raises(ValueError, match="process group has not been initialized"):
         flambeau.compile(program)(x)
 
@@ -190,7 +190,7 @@ def of_two(rank: int, folder: str) -> None:
             return y + dist.get_rank(group)
 
         torch.testing.assert_close(flambeau.compile(alone, fullgraph=True)(x), alone(x))
-    dist.destroy_process_group()
+    leave_groups()
 
 
 def test_two_processes(tmp_path: Path) -> None:

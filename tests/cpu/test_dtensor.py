@@ -17,7 +17,7 @@ from torch.distributed.tensor import (
 )
 
 import flambeau
-from tests.ranks import run_ranks
+from tests.ranks import leave_groups, run_ranks
 from tests.worlds import kinds
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def check(rank: int, ranks: int, store: str) -> None:
             graphs = flambeau.explain(compiled).graphs
             assert not any(graph.fallback for graph in graphs), program.__name__
     finally:
-        distributed.destroy_process_group()
+        leave_groups()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

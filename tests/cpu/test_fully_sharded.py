@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 import flambeau
-from tests.ranks import run_ranks
+from tests.ranks import leave_groups, run_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +95,7 @@ def check(rank: int, store: str) -> None:
         assert not any(graph.fallback for graph in report.graphs)
         assert not report.recompiles
     dist.barrier()
-    dist.destroy_process_group()
+    leave_groups()
 
 
 def test_two_processes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import flambeau
 from flambeau import compiler
-from tests.ranks import run_ranks
+from tests.ranks import leave_groups, run_ranks
 from tests.worlds import kinds
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def check(rank: int, ranks: int, store: str) -> None:
     compiled = flambeau.compile(lambda x: x + 1)
     if rank == 0:
         compiled(torch.ones(2))  # meets nobody any more
-    dist.destroy_process_group()
+    leave_groups()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import flambeau
-from tests.ranks import run_ranks
+from tests.ranks import leave_groups, run_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ def check(rank: int, folder: str) -> None:
         # Eager's collectives wait at once: all has been said by now.
         torch.testing.assert_close(ours, program(x, key), msg=program.__name__)
     dist.barrier()
-    dist.destroy_process_group()
+    leave_groups()
 
 
 def test_two_processes(tmp_path: Path) -> None:

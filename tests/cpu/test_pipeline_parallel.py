@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import flambeau
-from tests.ranks import run_ranks
+from tests.ranks import leave_groups, run_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ def check(rank: int, store: str) -> None:
             (graph,) = flambeau.explain(call).graphs
             assert graph.fallback is None, name
     dist.barrier()
-    dist.destroy_process_group()
+    leave_groups()
 
 
 def test_two_processes(tmp_path: Path) -> None:

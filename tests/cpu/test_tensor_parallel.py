@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import flambeau
-from tests.ranks import run_ranks
+from tests.ranks import leave_groups, run_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,7 +170,7 @@ def check(rank: int, store: str) -> None:
         torch.testing.assert_close(ours, theirs, msg=lambda text, plan=plan: f"{plan}: {text}")
         (graph,) = flambeau.explain(call).graphs
         assert graph.fallback is None
-    dist.destroy_process_group()
+    leave_groups()
 
 
 def test_two_processes(tmp_path: Path) -> None:
