@@ -5,6 +5,7 @@ faster, and as CUDA graphs always.
 from __future__ import annotations
 
 import copy
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -383,6 +384,19 @@ def test_frozen_and_thawed_parameters() -> None:
             training.both(lambda model, x=x: loss_of(model, x))
             training.step()
     assert_launched(training.compiled, ALWAYS)
+
+
+def test_a_thread_that_has_not_used_the_gpu_captures_nothing() -> None:
+    x = randn(64)
+    compiled = compiled_for(lambda x: x.sin() * 2, ALWAYS)
+    compiled(x)
+    results = []
+    thread = Thread(target=lambda: results.extend(compiled(x) for _ in range(2)))
+    thread.start()
+    thread.join()
+    assert_launched(compiled, ALWAYS, at_least=0)
+    for result in results:
+        close(result, x.sin() * 2)
 
 
 @pytest.mark.parametrize("cuda_graphs", [NEVER, ALWAYS])

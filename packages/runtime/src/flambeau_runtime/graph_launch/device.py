@@ -111,6 +111,8 @@ class Gpu:
 
     def is_capturing(self, stream: int) -> bool:
         """Whether the caller captures the stream into a CUDA graph."""
+        with torch.cuda.device(self.index):  # the runtime's first call gives a thread its context,
+            torch.cuda.is_current_stream_capturing()  # without which the driver answers nothing
         return self.core.is_capturing(stream)
 
     def timed(self, call: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Timing]:

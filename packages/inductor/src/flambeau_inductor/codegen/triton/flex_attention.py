@@ -599,7 +599,24 @@ class _AttentionWriter(SourceWriter):
             mask = "" if self.keys_fit else "rmask"
             self.add(one, "tl.sum(part, 0)[None, :]", f"[1, {self.tiling.keys}]", mask)
         else:
-            self.add(one, "part", self.tile_shape, condition)
+            self.scatter_tile(number, condition)
+
+    def scatter_tile(self, number: int, condition: str) -> None:
+        """Add a tile whose elements may go to different places. Those that go to its first and to
+        its last place are summed before: where distances are clamped to buckets, most do.
+        """
+        one = self.one.scatters[number]
+        self.line(f"places = tl.broadcast_to({self.replay.values[one.place]}, {self.tile_shape})")
+        for end, reduce, never in (("first", "min", 2**31 - 1), ("last", "max", -1)):
+            seen = f"tl.where({condition}, places, {never})" if condition else "places"
+            self.line(f"{end} = tl.{reduce}(tl.{reduce}({seen}, 1), 0)")
+        for end, guard in (("first", "if first <= last:"), ("last", "if first < last:")):
+            with self.loop(guard):
+                together = f"tl.sum(tl.sum(tl.where(places == {end}, part, 0.0), 1), 0)"
+                self.line(f'tl.atomic_add({self.into(one)} + {end}, {together}, sem="relaxed")')
+        with self.loop("if first + 1 < last:"):
+            between = "(places > first) & (places < last)"
+            self.add(one, "part", self.tile_shape, " & ".join(filter(None, (between, condition))))
 
     def scatter_rows(self, number: int) -> None:
         """Add what has been added up over all keys."""
@@ -613,11 +630,15 @@ class _AttentionWriter(SourceWriter):
         else:
             self.add(one, f"tl.sum(sum{number}, 0)", "[1, 1]", "")
 
+    def into(self, one: Scatter) -> str:
+        """The address of the first element of what is added to."""
+        offset = "" if one.into.offset == 0 else f" + ({self.text(one.into.offset)})"
+        return f"{one.into.buffer}{offset}"
+
     def add(self, one: Scatter, value: str, shape: str, mask: str) -> None:
         """Atomic additions of a tile."""
-        offset = "" if one.into.offset == 0 else f" + ({self.text(one.into.offset)})"
         place = self.replay.values[one.place]
-        address = f"{one.into.buffer}{offset} + tl.broadcast_to({place}, {shape})"
+        address = f"{self.into(one)} + tl.broadcast_to({place}, {shape})"
         condition = f", {mask}" if mask else ""
         value = f"tl.broadcast_to({value}, {shape})"
         self.line(f'tl.atomic_add({address}, {value}{condition}, sem="relaxed")')
