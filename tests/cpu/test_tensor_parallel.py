@@ -154,6 +154,40 @@ def train(plan: Any, mesh: Any, *, compiled: bool) -> tuple[list[torch.Tensor], 
     return shown, call
 
 
+SIZES = ((2, 8), (4, 12), (6, 6), (4, 16), (8, 10), (2, 8), (3, 14))
+"""Batches and lengths of sequences. The last batch is odd: DTensor asks whether ranks divide it."""
+
+
+def _of_changing_sizes(plan: Any, mesh: Any, dynamic: bool | None) -> None:
+    """One graph serves sizes that are divided alike, once they are known to change."""
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(Model())
+        plan(models[-1], mesh)
+    ours, theirs = models
+    call = flambeau.compile(ours, fullgraph=True, dynamic=dynamic)
+    graphs = []
+    for size in SIZES:
+        torch.manual_seed(sum(size))
+        words, wanted = torch.randint(0, WORDS, (2, *size))
+        shown = []
+        for model in (call, theirs):
+            loss = functional.cross_entropy(model(words).flatten(0, 1), wanted.flatten())
+            loss.backward()
+            shown.append(loss.detach())
+        torch.testing.assert_close(*shown)
+        pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
+        for mine, other in pairs:
+            torch.testing.assert_close(_whole(mine.grad), _whole(other.grad))
+        report = flambeau.explain(call)
+        assert not any(graph.fallback for graph in report.graphs)
+        graphs.append(len(report.graphs))
+    first = [1] if dynamic else [1, 2]
+    assert graphs[:-1] == first + [first[-1]] * (len(SIZES) - 1 - len(first))
+    assert graphs[-1] <= first[-1] + 1
+
+
 def _whole(tensor: Any) -> torch.Tensor:
     full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
@@ -170,6 +204,8 @@ def check(rank: int, store: str) -> None:
         torch.testing.assert_close(ours, theirs, msg=lambda text, plan=plan: f"{plan}: {text}")
         (graph,) = flambeau.explain(call).graphs
         assert graph.fallback is None
+        for dynamic in (None, True):
+            _of_changing_sizes(plan, mesh, dynamic)
     leave_groups()
 
 

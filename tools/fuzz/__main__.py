@@ -1,8 +1,9 @@
-"""`python -m tools.fuzz [tensors|python]`: compare random programs, print those that differ,
-shrunk; exit status 1 if there are any.
+"""`python -m tools.fuzz [tensors|python|collectives]`: compare random programs, print those that
+differ, shrunk; exit status 1 if there are any.
 
 tensors: straight tensor programs against eager, by seed. python: Python programs with tensors in
-them, made by hypothesis.
+them, made by hypothesis. collectives: programs that communicate, in two processes, by seed, up to
+the first that differs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import sys
 def main() -> int:
     """Run the programs of seeds S .. S + N - 1 (tensors), or N drawn from seed S (python)."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
-    parser.add_argument("kind", nargs="?", choices=("tensors", "python"), default="tensors")
+    kinds = ("tensors", "python", "collectives")
+    parser.add_argument("kind", nargs="?", choices=kinds, default="tensors")
     parser.add_argument("--programs", type=int, default=200, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
     parser.add_argument("--dynamic", action="store_true", help="compile for symbolic sizes")
@@ -26,6 +28,10 @@ def main() -> int:
     parser.add_argument("--name-seeds", action="store_true", help="tensors: name each seed first")
     options = parser.parse_args()
     os.environ.setdefault("FLAMBEAU_CHECK", "1")
+    if options.kind == "collectives":
+        from tools.fuzz.collectives import report
+
+        return report(options.programs, options.seed, True if options.dynamic else None)
     return _tensors(options) if options.kind == "tensors" else _python(options)
 
 

@@ -117,6 +117,17 @@ class SizeNode:
     def has_hint(self) -> bool:
         return not is_unbacked(self.value)
 
+    @property
+    def expr(self) -> Any:
+        """A sympy number or symbol that equals those of equal values, for torch's own Python; its
+        name is that of an unbacked symbol if the value has unbacked ones.
+        """
+        import sympy
+
+        if self.is_constant():
+            return sympy.sympify(self.value)
+        return sympy.Symbol(("s_" if self.has_hint() else "u_") + str(self.value))
+
     def clone(self) -> SizeNode:
         return self
 

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from flambeau_prims import operator_facts
+from flambeau_prims import operator_facts, sharding
 from flambeau_prims.fake import (
     ONE_OF_SEVERAL,
     FakeTensor,
@@ -114,10 +114,8 @@ class Tracer(TorchDispatchMode):
         """By id of the real tensor, which is kept alive so that the id stays its own."""
         self._named = 0
         self._has_literals = False
-        if self.device.type != "cpu":
-            # As this kind of mode, calls such as torch.arange(device="cuda") arrive here before
-            # torch initialises CUDA.
-            self._mode_key = torch._C._TorchDispatchModeKey.FAKE
+        self._entered: list[Any] = []
+        """For each entry of the mode its kind, and the context that it set up."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -131,6 +129,18 @@ class Tracer(TorchDispatchMode):
         return True
 
     def __enter__(self) -> Tracer:
+        plans = None
+        if self.env is not None and sharding.plans_shardings():
+            plans = sharding.planned_by(self)
+            plans.__enter__()
+        key = None
+        if plans is not None or self.device.type != "cpu":
+            # As this kind of mode, calls such as torch.arange(device="cuda") arrive here before
+            # torch initialises CUDA.
+            key = self._mode_key = sharding.FAKES
+        else:
+            vars(self).pop("_mode_key", None)
+        self._entered.append((key, plans))
         # The inherited methods keep process-global flags, which threads would tread on.
         _push_mode(self)
         return self
@@ -141,7 +151,10 @@ class Tracer(TorchDispatchMode):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _pop_mode(self.__dict__.get("_mode_key"))
+        key, plans = self._entered.pop()
+        _pop_mode(key)
+        if plans is not None:
+            plans.__exit__(None, None, None)
 
     # Inputs and constants
 
@@ -474,7 +487,7 @@ class Tracer(TorchDispatchMode):
     def _take_kwargs(
         self, kwargs: dict[str, Any], key: list[Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" or __import__("os").environ.get("FAKEKEY"):
             device = kwargs.get("device")
             if device is not None and (
                 device.type == "meta" or (device.index is None and device.type == self.device.type)

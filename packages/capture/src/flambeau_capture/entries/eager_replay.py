@@ -36,6 +36,7 @@ from flambeau_capture.entries.graph_failure import OnError
 from flambeau_capture.entries.state_snapshot import may_raise
 from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_capture.record import Call, GraphValue
 from flambeau_capture.torch_state import Switches
 from flambeau_prims.operator_facts import communicates
 from flambeau_prims.sizes import Expr
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flambeau_capture.events import Event
-    from flambeau_capture.record import Capture, GraphValue
+    from flambeau_capture.record import Capture
 
 
 # ---------------------------------------------------------------- what must be computed
@@ -75,6 +76,17 @@ def unused_that_raise(capture: Capture, outputs: list[GraphValue]) -> list[Graph
             used.add(value)
             storages.add(value.storage)
     return unused
+
+
+def without_history(capture: Capture, value: GraphValue) -> GraphValue:
+    """An unused result as an output that no gradient comes from: a backward would compute one, and
+    communicate with processes that compute none.
+    """
+    if not value.requires_grad:
+        return value
+    result = GraphValue(value.spec, f"{value.name}_data", storage=value.storage)
+    capture.calls.append(Call("method", "detach", (value,), {}, result))
+    return result
 
 
 def _has_unbacked_sizes(value: GraphValue, capture: Capture) -> bool:

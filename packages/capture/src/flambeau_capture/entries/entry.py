@@ -29,7 +29,11 @@ from torch import fx
 from flambeau_capture import torch_state
 from flambeau_capture.core import core
 from flambeau_capture.entries.continuations import Continuations, frame_functions
-from flambeau_capture.entries.eager_replay import on_error_of, unused_that_raise
+from flambeau_capture.entries.eager_replay import (
+    on_error_of,
+    unused_that_raise,
+    without_history,
+)
 from flambeau_capture.entries.entry_code import EntryCode, recipes_in
 from flambeau_capture.entries.entry_parts import EntryParts
 from flambeau_capture.entries.new_entry import new_entry
@@ -116,7 +120,8 @@ def graph_of(capture: Capture, *, keep_raising: bool = False) -> Parts:
         if name in capture.unbacked and capture.unbacked[name] not in outputs
     )
     if keep_raising:
-        outputs += unused_that_raise(capture, outputs)
+        unused = unused_that_raise(capture, outputs)
+        outputs += [without_history(capture, value) for value in unused]
     graph_module, inputs = build_graph_module(capture, outputs)
     return Parts(graph_module, inputs, outputs, cyclic)
 
