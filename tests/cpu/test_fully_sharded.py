@@ -1,6 +1,6 @@
-"""Modules under `fully_shard`: compiled around the hooks that gather and free parameters, beside
-eager. A hook breaks the graph; each block's forward between the hooks is one graph, which
-all blocks share.
+"""Modules under `fully_shard`, compiled beside eager: one graph gathers the parameters, frees and
+gathers them again, and reduces their gradients. Where hooks do more, they stay eager, and break the
+graph.
 """
 
 from __future__ import annotations
@@ -28,46 +28,64 @@ LIMIT = timedelta(seconds=200)
 
 
 class Block(nn.Module):
-    """A residual block."""
+    """A residual block; one parameter is used by nobody, or in some calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.unused = nn.Linear(width, 3)
 
     def forward(self, x: torch.Tensor) -> Any:
         return x + self.down(functional.silu(self.up(self.norm(x))))
 
 
 def train(
-    rank: int, mesh: Any, *, compiled: bool, **options: Any
-) -> tuple[list[torch.Tensor], Any]:
+    rank: int,
+    mesh: Any,
+    compiled: str,
+    *,
+    width: int = WIDTH,
+    accumulate: bool = False,
+    evaluate: bool = False,
+    **options: Any,
+) -> tuple[list[Any], Any]:
     """Losses, and this rank's parts of gradients and parameters, of some steps."""
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
-    model = nn.Sequential(*(Block() for _ in range(BLOCKS)))
+    model: Any = nn.Sequential(*(Block(width) for _ in range(BLOCKS)))
     for block in model:
         fully_shard(block, mesh=mesh, **options)
     fully_shard(model, mesh=mesh, **options)
-    call: Any = flambeau.compile(model) if compiled else model
+    call = model
+    if compiled == "blocks":
+        for block in model:
+            block._compiled_call_impl = flambeau.compile(block._call_impl)
+    elif compiled:
+        call = flambeau.compile(model, fullgraph=compiled == "whole")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    shown: list[torch.Tensor] = []
+    shown: list[Any] = []
     for step in range(4):
-        torch.manual_seed(10 * step + rank)
-        loss = call(torch.randn(4, WIDTH)).float().square().mean()
-        loss.backward()
-        shown.append(loss.detach())
+        for part in range(2 if accumulate else 1):
+            torch.manual_seed(10 * step + rank + 100 * part)
+            model.set_requires_gradient_sync(not accumulate or part == 1)
+            each = model if compiled == "sometimes" and step == 1 else call
+            loss = each(torch.randn(4, width)).float().square().mean()
+            loss.backward()
+            shown.append(loss.detach())
         shown += [_local(p.grad) for p in model.parameters()]
         optimizer.step()
         optimizer.zero_grad()
         shown += [_local(p) for p in model.parameters()]
+        if evaluate:
+            with torch.no_grad():
+                shown.append(call(torch.randn(3, width)))
     return shown, call
 
 
-def _local(tensor: Any) -> torch.Tensor:
-    local: torch.Tensor = tensor.to_local().detach().clone()
-    return local
+def _local(tensor: Any) -> Any:
+    return None if tensor is None else tensor.to_local().detach().clone()
 
 
 def check(rank: int, store: str) -> None:
@@ -79,23 +97,45 @@ def check(rank: int, store: str) -> None:
         "gloo", rank=rank, world_size=2, init_method=f"file://{store}", timeout=LIMIT
     )
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-    cases: list[dict[str, Any]] = [
-        {},
-        {"reshard_after_forward": False},
-        {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)},
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("whole", {}),
+        ("whole", {"reshard_after_forward": False}),
+        ("whole", {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}),
+        ("whole", {"width": 7, "evaluate": True}),
+        ("in parts", {"accumulate": True}),
+        ("in parts", {"accumulate": True, "reshard_after_forward": False}),
+        ("sometimes", {}),
+        ("blocks", {}),
     ]
-    for case in cases:
-        theirs, _ = train(rank, mesh, compiled=False, **case)
-        ours, call = train(rank, mesh, compiled=True, **case)
+    for compiled, case in cases:
+        theirs, _ = train(rank, mesh, "", **case)
+        ours, call = train(rank, mesh, compiled, **case)
         bounds = {"rtol": 0.05, "atol": 0.01} if "mp_policy" in case else {}
-        torch.testing.assert_close(ours, theirs, **bounds)
-        report = flambeau.explain(call)
-        # The first block's argument has no gradient, or may be of another dtype.
-        assert len(report.graphs) == 2, case
-        assert not any(graph.fallback for graph in report.graphs)
-        assert not report.recompiles
+        for own, other in zip(ours, theirs, strict=True):
+            assert (own is None) == (other is None), case
+            if own is not None:
+                torch.testing.assert_close(own, other, **bounds)
+        if compiled == "whole":
+            report = flambeau.explain(call)
+            assert len(report.graphs) == (2 if "evaluate" in case else 1), case
+            assert not any(graph.fallback for graph in report.graphs), (
+                case,
+                [graph.fallback for graph in report.graphs],
+            )
+            assert not report.breaks
+    _gathers_again(rank, mesh)
     dist.barrier()
     leave_groups()
+
+
+def _gathers_again(rank: int, mesh: Any) -> None:
+    """With `reshard_after_forward`, the backward gathers what the forward has freed."""
+    gathers = []
+    for option in (True, False):
+        _, call = train(rank, mesh, "whole", reshard_after_forward=option)
+        (graph,) = flambeau.explain(call).graphs
+        gathers.append(str(graph).count("all_gather_into_tensor"))
+    assert gathers[0] > gathers[1]
 
 
 def test_two_processes(tmp_path: Path) -> None:

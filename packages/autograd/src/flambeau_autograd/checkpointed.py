@@ -5,13 +5,16 @@ program checkpointed.
                 y = sum(b)                      a must not: the backward recomputes it from x, w
 
 Random draws are the exception: they are kept, and so are what the region's forward drew.
+
+A region with a negative number gathers parameters that are freed behind the forward: all that it
+gives is made again, collectives included, and nobody keeps it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_autograd.operators import happens_once
+from flambeau_autograd.operators import happens_once, memory_of
 from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
@@ -34,13 +37,19 @@ def inside_regions(
     returned.update(value for _, value in graph.writes)
     users = graph.users()
     inside: set[Value] = set()
+    whole: set[Value] = set()  # gathered parameters, and views of them
     for node in graph.nodes:
-        if happens_once(node):
+        freed = node.region < 0
+        if happens_once(node) and not freed:
             continue
         # Formulas of the backward that read no tangent, as the cosine of a sine's argument does.
         backward_only = node not in forward and any(value in inside for value in node.operands())
         for out in node.outputs:
             if out is None or out in returned or out in after_tangents:
+                continue
+            if freed or memory_of(out) in whole:
+                whole.add(out)
+                inside.add(out)
                 continue
             readers = [user for user in users[out] if user in forward]
             if backward_only or (node.region and all(r.region == node.region for r in readers)):

@@ -259,6 +259,8 @@ class _TakenApart(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         spec = ctx.argument.found
+        if spec is None:  # no gradient has come to it in the trace
+            return None, None, None
         return None, None, gradient_of_leaves(spec, ctx.leaves, gradients, ctx.number)
 
 

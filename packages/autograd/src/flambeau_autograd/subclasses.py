@@ -193,6 +193,7 @@ class _Entering(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, argument: Argument, *given: FakeTensor) -> torch.Tensor:
         ctx.argument, ctx.leaves = argument, given[: len(argument.leaves)]
+        ctx.set_materialize_grads(False)
         leaves = [alias_of_fake(x) if x.requires_grad else x for x in ctx.leaves]
         if not isinstance(argument.spec, SubclassSpec):
             return alias_of_fake(leaves[0])
@@ -200,9 +201,11 @@ class _Entering(torch.autograd.Function):
         return made.detach() if made.requires_grad else made
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
         argument: Argument = ctx.argument
         assert argument.spec is not None
+        if gradient is None:
+            return (None,) * len(ctx.needs_input_grad)
         expected = argument.spec if argument.gradient is None else argument.gradient
         spec = spec_of_any(gradient)
         if not is_built_as(spec, expected):

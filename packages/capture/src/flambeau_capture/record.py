@@ -71,11 +71,12 @@ class Call:
     constant elsewhere. `pure` calls are dropped when no result is used. `mutates` lists the values
     whose data the call writes; an in-place call's result is a GraphValue of its own, or its
     operand. `region` numbers the checkpointed region that the call is in (0: none): a backward is
-    to compute its results again, not keep them. `random` calls draw random numbers. A call that
-    `can_raise` may do so for what its tensors hold: it is made though nobody uses its results.
-    `saves` says of an ATen operator whether that region keeps its results nevertheless. An
-    `untraced` call needs the real tensors and this thread's real state, whose changes no graph
-    could hold: a compiler of graphs cuts there, and makes the call as it stands.
+    to compute its results again, not keep them; with a negative number nobody keeps them. `random`
+    calls draw random numbers. A call that `can_raise` may do so for what its tensors hold: it is
+    made though nobody uses its results. `saves` says of an ATen operator whether that region keeps
+    its results nevertheless. An `untraced` call needs the real tensors and this thread's real
+    state, whose changes no graph could hold: a compiler of graphs cuts there, and makes the call as
+    it stands.
     """
 
     kind: Literal["function", "method"]

@@ -36,6 +36,7 @@ from flambeau_capture.entries.graph_failure import OnError
 from flambeau_capture.entries.state_snapshot import may_raise
 from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_capture.graphs.unshard import unshard
 from flambeau_capture.record import Call, GraphValue
 from flambeau_capture.torch_state import Switches
 from flambeau_prims.operator_facts import communicates
@@ -123,6 +124,8 @@ def on_error_of(capture: Capture, note: Callable[[Event], None]) -> OnError | No
 
 def _communicates(target: Any) -> bool:
     """Whether a call of the graph, or one in a graph that it holds, is a collective."""
+    if target is unshard:
+        return True
     if isinstance(target, torch._ops.OpOverload):
         return communicates(target)
     if isinstance(target, HigherOrder):
