@@ -21,6 +21,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addoption(
             "--isa", choices=["avx512", "avx2", "baseline"], help="build C++ kernels for this level"
         )
+    parser.addoption(
+        "--entries",
+        metavar="DIR",
+        help="store entries and graphs in this directory and read them, in place of checked stages",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,10 +34,14 @@ def _own_cache(
 ) -> Iterator[None]:
     """Kernels built by the tests stay out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLAMBEAU_CHECK", "1")
         if level := request.config.getoption("--isa"):
             patch.setenv("FLAMBEAU_ISA", level)
-        patch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        if entries := request.config.getoption("--entries"):
+            patch.setenv("FLAMBEAU_CHECK", "0")
+            patch.setenv("FLAMBEAU_GRAPH_CACHE", "1")
+        else:
+            patch.setenv("FLAMBEAU_CHECK", "1")
+        patch.setenv("FLAMBEAU_CACHE_DIR", entries or str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -72,6 +72,12 @@ def _run(
     return call, shown, world.seen()
 
 
-def kinds(compiled: Any) -> list[str]:
-    """What happened to a compiled callable: "capture", "recompile", "break", "limit"."""
-    return [event.kind for event in flambeau_capture.state_of(compiled).events]
+def kinds(compiled: Any, since: int = 0) -> list[str]:
+    """What happened to a compiled callable: "capture", "recompile", "break", "limit". An entry that
+    is read from the disk counts as the capture or recompilation that it replaces.
+    """
+    replaced = {False: "capture", True: "recompile"}
+    return [
+        replaced[bool(event.failures)] if event.kind == "stored" else event.kind
+        for event in flambeau_capture.state_of(compiled).events[since:]
+    ]

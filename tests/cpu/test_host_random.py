@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import flambeau
-from flambeau_capture import state_of
 from tests.same import same
+from tests.worlds import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -357,7 +357,7 @@ def test_one_graph_and_one_entry(program: Any, fullgraph: bool, backend: str) ->
     for seed in range(4):
         x = torch.randn(3)
         same(outcome(compiled, seed, x), outcome(program, seed, x))
-    assert [event.kind for event in state_of(compiled).events] == ["capture"]
+    assert kinds(compiled) == ["capture"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -375,7 +375,7 @@ def test_numbers_that_live_across_a_break_make_no_entries(program: Any) -> None:
     for seed in range(5):
         x = torch.randn(3)
         same(outcome(compiled, seed, x), outcome(program, seed, x))
-    assert "recompile" not in [event.kind for event in state_of(compiled).events]
+    assert "recompile" not in kinds(compiled)
 
 
 def test_sizes_may_change() -> None:
@@ -383,7 +383,7 @@ def test_sizes_may_change() -> None:
     for seed, size in enumerate((3, 5, 8, 9)):
         x = torch.randn(size)
         same(outcome(compiled, seed, x), outcome(of_dynamic_sizes, seed, x))
-    assert [event.kind for event in state_of(compiled).events] == ["capture", "recompile"]
+    assert kinds(compiled) == ["capture", "recompile"]
 
 
 # ---------------------------------------------------------------- generators that are given
@@ -403,7 +403,7 @@ def test_one_entry_serves_many_generators(backend: str) -> None:
         same((list(parts(got)), []), (list(parts(want)), []))
         assert given[0][0].getstate() == given[1][0].getstate()
         assert given[0][1].bit_generator.state == given[1][1].bit_generator.state
-    assert [event.kind for event in state_of(compiled).events] == ["capture"]
+    assert kinds(compiled) == ["capture"]
 
 
 def by_function(x: torch.Tensor, draw: Callable[[], float]) -> torch.Tensor:
@@ -523,7 +523,7 @@ def test_training(backend: str) -> None:
         same((results[0][0], []), (results[1][0], []))
         for one, other in zip(results[0][1], results[1][1], strict=True):
             torch.testing.assert_close(one, other)
-    assert [event.kind for event in state_of(compiled).events] == ["capture"]
+    assert kinds(compiled) == ["capture"]
 
 
 # ---------------------------------------------------------------- branches on what was drawn

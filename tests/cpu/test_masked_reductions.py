@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import flambeau
-from flambeau_capture import state_of
 from tests.differential import differences
+from tests.worlds import kinds
 
 masked = torch.masked
 PROGRAMS = {
@@ -45,7 +45,7 @@ def test_one_graph_of_kernels(name: str, dynamic: bool) -> None:
     compiled = flambeau.compile(PROGRAMS[name], fullgraph=True, dynamic=dynamic)
     for _ in range(3):
         compiled(torch.randn(5, 7), mask())
-    assert [event.kind for event in state_of(compiled).events] == ["capture"]
+    assert kinds(compiled) == ["capture"]
     (graph,) = flambeau.explain(compiled).graphs
     assert graph.externs == () and graph.fallback is None
 

@@ -15,8 +15,8 @@ from torch import nn
 from torch.testing._utils import wrapper_set_seed
 
 import flambeau
-from flambeau_capture import state_of
 from tests.same import same
+from tests.worlds import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,7 +188,7 @@ def test_one_entry_serves_many_generators(backend: str) -> None:
         x = torch.randn(3, 3)
         torch.testing.assert_close(compiled(x, one), drawing(x, other))
         assert torch.equal(one.get_state(), other.get_state())
-    assert [event.kind for event in state_of(compiled).events] == ["capture"]
+    assert kinds(compiled) == ["capture"]
 
 
 class Noisy(nn.Module):

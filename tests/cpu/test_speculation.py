@@ -17,6 +17,7 @@ import torch
 import flambeau
 from flambeau_capture import CaptureError, state_of
 from flambeau_capture.interpreter.branches import observation
+from tests import worlds
 from tests.same import same
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ BACKENDS = ("eager", "aot_eager", "inductor")
 
 
 def kinds(compiled: Any) -> list[str]:
-    return [event.kind for event in state_of(getattr(compiled, "_compiled", compiled)).events]
+    return worlds.kinds(getattr(compiled, "_compiled", compiled))
 
 
 def texts(compiled: Any, kind: str) -> list[str]:

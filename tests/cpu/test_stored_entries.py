@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+import flambeau
+from tests.worlds import kinds
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,3 +70,42 @@ def test_the_second_process_uses_what_fits_and_nothing_else(
     # Where a graph breaks, parts that are the same may be read; what has changed is captured.
     partly = {name for name, seen in kinds.items() if "stored" in seen} - read
     assert all("break" in kinds[name] for name in partly), {name: outcomes[name] for name in partly}
+
+
+@pytest.fixture
+def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process stores entries, in a cache of the test."""
+    monkeypatch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "1")
+    monkeypatch.setenv("FLAMBEAU_CHECK", "0")
+
+
+@pytest.mark.usefixtures("entries")
+def test_parameters_without_a_shape_have_keys() -> None:
+    compiled = flambeau.compile(torch.nn.LazyLinear(4))
+    x = torch.randn(2, 3)
+    found = compiled(x)
+    assert compiled.weight.shape == (4, 3)
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, *compiled.parameters()))
+
+
+class Refusing(torch.Tensor):
+    """It answers for its shape itself, and counts how often it is asked."""
+
+    asked = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        type(self).asked += 1
+        raise RuntimeError("no shape")
+
+
+@pytest.mark.usefixtures("entries")
+def test_keys_of_entries_run_no_code_of_a_tensor_class() -> None:
+    x = torch.randn(3).as_subclass(Refusing)
+    asked = Refusing.asked
+    compiled = flambeau.compile(lambda pair: pair[1] * 2)
+    y = torch.randn(3)
+    torch.testing.assert_close(compiled((x, y)), y * 2)
+    assert Refusing.asked == asked
+    assert kinds(compiled) == ["capture"]

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import flambeau
-from flambeau_capture import CaptureError, state_of
+from flambeau_capture import CaptureError
 from tests.same import same
 from tests.worlds import kinds
 
@@ -317,7 +317,7 @@ def test_text_with_a_gradient_function_that_is_not_needed(fullgraph: bool) -> No
     run = flambeau.compile(checked_in_words, backend="eager", fullgraph=fullgraph)
     good = torch.rand(3, requires_grad=True)
     torch.testing.assert_close(run(good), checked_in_words(good))
-    assert [event.kind for event in state_of(run).events] == ["capture"]
+    assert kinds(run) == ["capture"]
     bad = torch.full((3,), -5.0, requires_grad=True)
     with pytest.raises(ValueError, match="negative") as want:
         checked_in_words(bad)
@@ -334,4 +334,4 @@ def test_text_with_a_gradient_function_that_leaves_the_frame() -> None:
     x = torch.rand(3, requires_grad=True)
     run = flambeau.compile(program, backend="eager")
     assert run(x)[0] == program(x)[0]
-    assert [event.kind for event in state_of(run).events] == ["capture", "break", "capture"]
+    assert kinds(run) == ["capture", "break", "capture"]

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import flambeau
-from flambeau_capture import state_of
+from tests.worlds import kinds
 
 
 def parts() -> tuple[Any, Any, Any]:
@@ -51,10 +51,10 @@ def test_a_training_loop(capsys: Any) -> None:
     torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=1e-4, atol=1e-5)
     for mine, yours in zip(compiled[0].parameters(), eager[0].parameters(), strict=True):
         torch.testing.assert_close(mine, yours, rtol=1e-4, atol=1e-5)
-    kinds = [event.kind for event in state_of(call).events]
-    assert "limit" not in kinds
-    assert kinds.count("capture") + kinds.count("recompile") <= 20
-    before = len(kinds)
+    first = kinds(call)
+    assert "limit" not in first
+    assert first.count("capture") + first.count("recompile") <= 20
+    before = len(first)
     call(*compiled, 4)
-    again = [event.kind for event in state_of(call).events[before:]]
+    again = kinds(call, before)
     assert again.count("capture") + again.count("recompile") <= 4, "the pieces serve again"

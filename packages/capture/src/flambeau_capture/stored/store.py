@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Json = Any
 
 _DEPTH = 4
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 class EntryStore(Protocol):
@@ -94,6 +95,8 @@ def _described(value: Any, sizes: bool, depth: int) -> str:
     if isinstance(value, torch.Tensor):
         if any(name.startswith(("_dynamo", "_flambeau")) for name in value.__dict__):
             raise NotStorable("override", "a tensor is marked")
+        if kind not in _PLAIN_TENSORS:  # whose sizes code of its class may answer, or refuse
+            return type_text(kind)
         shape = list(value.shape) if sizes else value.dim()
         return f"{type_text(kind)} {value.dtype} {value.device} {shape}"
     if isinstance(value, torch.nn.Module):
