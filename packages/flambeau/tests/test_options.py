@@ -222,3 +222,25 @@ def test_a_backend_that_returns_no_callable(made: Any) -> None:
     for _ in range(2):
         with pytest.raises(TypeError, match=r"the backend returned .*must return a callable"):
             compiled(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"), [("1", True), ("on", True), ("0", False), ("off", False)]
+)
+def test_the_graph_cache_is_switched_by_the_environment(
+    text: str, chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", text)
+    assert resolved(environment=read_environment()).runtime.graph_cache is chosen
+    asked = resolved(environment=read_environment(), options={"graph_cache": not chosen})
+    assert asked.runtime.graph_cache is not chosen
+
+
+def test_the_background_keeps_graphs_unless_the_environment_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FLAMBEAU_GRAPH_CACHE", raising=False)
+    options = {"background": True}
+    assert resolved(environment=read_environment(), options=options).runtime.graph_cache
+    monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "0")
+    assert not resolved(environment=read_environment(), options=options).runtime.graph_cache

@@ -11,7 +11,7 @@
 | `FLAMBEAU_ISA` | the ISA of CPU kernels: `avx512`, `avx2`, `baseline` (default: the best) |
 | `FLAMBEAU_FREEZING=1` | the option `freezing` (as `TORCHINDUCTOR_FREEZING=1`) |
 | `FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS` | the option of this name (as torch's variable) |
-| `FLAMBEAU_GRAPH_CACHE=1` | the option `graph_cache`: compiled graphs are read from the cache |
+| `FLAMBEAU_GRAPH_CACHE` | the option `graph_cache`, on (`1`) or off (`0`): graphs and entries on disk |
 | `FLAMBEAU_SANITIZE=1` | build CPU kernels with the address sanitizer (preload its library) |
 | `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
 | `FLAMBEAU_DEBUG_DIR=DIR` | write each stage of each graph to a folder there (`debug_folder`) |
@@ -63,7 +63,7 @@ class Environment:
     isa: str | None = None
     freezing: bool = False
     gemm_backends: str | None = None
-    graph_cache: bool = False
+    graph_cache: bool | None = None
     sanitize: bool = False
     check: bool = False
     debug_dir: Path | None = None
@@ -91,6 +91,11 @@ def read_environment() -> Environment:
     def flag(name: str) -> bool:
         return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
 
+    def choice(name: str) -> bool | None:
+        """True or False where the variable says so; None otherwise."""
+        off = os.environ.get(name, "").lower() in ("0", "false", "no", "off")
+        return False if off else flag(name) or None
+
     def path(name: str) -> Path | None:
         text = os.environ.get(name)
         return Path(os.path.expanduser(text)) if text else None
@@ -108,13 +113,13 @@ def read_environment() -> Environment:
         isa=_level(os.environ.get("FLAMBEAU_ISA") or None),
         freezing=flag("FLAMBEAU_FREEZING"),
         gemm_backends=os.environ.get("FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS") or None,
-        graph_cache=flag("FLAMBEAU_GRAPH_CACHE"),
+        graph_cache=choice("FLAMBEAU_GRAPH_CACHE"),
         sanitize=flag("FLAMBEAU_SANITIZE"),
         check=flag("FLAMBEAU_CHECK"),
         debug_dir=path("FLAMBEAU_DEBUG_DIR") or torch_debug_dir,
         logs=topics_named(_words(os.environ.get("FLAMBEAU_LOGS", "")), "FLAMBEAU_LOGS")
         | _topics_of_torch(os.environ.get("TORCH_LOGS", "")),
-        progress=os.environ.get("FLAMBEAU_PROGRESS", "").lower() not in ("0", "false", "no", "off"),
+        progress=choice("FLAMBEAU_PROGRESS") is not False,
         torch_variables=tuple(
             sorted(item for item in os.environ.items() if item[0].startswith("TORCHINDUCTOR_"))
         ),
