@@ -11,7 +11,7 @@
 | `FLAMBEAU_ISA` | the ISA of CPU kernels: `avx512`, `avx2`, `baseline` (default: the best) |
 | `FLAMBEAU_FREEZING=1` | the option `freezing` (as `TORCHINDUCTOR_FREEZING=1`) |
 | `FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS` | the option of this name (as torch's variable) |
-| `FLAMBEAU_GRAPH_CACHE` | the option `graph_cache`, on (`1`) or off (`0`): graphs and entries on disk |
+| `FLAMBEAU_GRAPH_CACHE` | the option `graph_cache`, on (`1`) or off (`0`): entries on disk |
 | `FLAMBEAU_SANITIZE=1` | build CPU kernels with the address sanitizer (preload its library) |
 | `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
 | `FLAMBEAU_DEBUG_DIR=DIR` | write each stage of each graph to a folder there (`debug_folder`) |
