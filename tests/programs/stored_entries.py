@@ -907,6 +907,13 @@ for name, options in {
 
 
 @of_the_process
+def a_result_that_is_assumed_constant() -> Any:
+    weight = [chosen(2.0, 5.0)]
+    total = torch.compiler.assume_constant_result(lambda: 3 * weight[0])
+    return lambda x: x * total(), (x(),)
+
+
+@of_the_process
 def items_of_a_set() -> Any:
     names = set("abcdefg")
     return lambda x: x + 0 * sum(at * ord(name) for at, name in enumerate(names)), (x(),)

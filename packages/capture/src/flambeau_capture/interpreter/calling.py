@@ -293,6 +293,7 @@ def _call_constant(
             f"{function.__qualname__} is marked as constant, but returned a "
             f"{type(result).__name__}",
         )
+    machine.of_the_process = f"what {function.__qualname__} returned"
     return result
 
 
