@@ -96,7 +96,7 @@ class _Writer:
         )
         self.new(text.format(a.name), a.rows, a.dtype, a.grad, own=False)
 
-    def halves(self) -> None:
+    def slices(self) -> None:
         a = self.pick()
         if a.rows > Fraction(1, 4):
             at = self.random.choice([": {0}.shape[0] // 2", "{0}.shape[0] // 2 :", "::2"])
@@ -211,7 +211,7 @@ class _Writer:
     def text(self) -> str:
         steps = [
             (self.kernel, 3), (self.product, 2), (self.sum_of_two, 3), (self.cast, 1),
-            (self.view, 1), (self.halves, 1), (self.local_work, 1), (self.mutation, 2),
+            (self.view, 1), (self.slices, 1), (self.local_work, 1), (self.mutation, 2),
             (self.functional, 5), (self.wide_gather, 1), (self.coalesced, 1), (self.in_place, 3),
         ]  # fmt: skip
         functions = [step for step, _ in steps]

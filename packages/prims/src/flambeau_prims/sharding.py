@@ -20,7 +20,6 @@ from torch._guards import TracingContext, tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
 FAKES = torch._C._TorchDispatchModeKey.FAKE
 """The kind of mode that torch takes for one that makes fake tensors."""
@@ -51,12 +50,7 @@ class _Planning:
         self._tracer.record = False
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._tracer.record = self._recorded.pop()
 
 

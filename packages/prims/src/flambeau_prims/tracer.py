@@ -487,7 +487,7 @@ class Tracer(TorchDispatchMode):
     def _take_kwargs(
         self, kwargs: dict[str, Any], key: list[Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        if self.device.type != "cpu" or __import__("os").environ.get("FAKEKEY"):
+        if self.device.type != "cpu":
             device = kwargs.get("device")
             if device is not None and (
                 device.type == "meta" or (device.index is None and device.type == self.device.type)

@@ -6,8 +6,9 @@ graph (graphs/unshard.py).
     post-backward hook  ->  reduce_scatter_tensor, the backward of the gather
 
 The hooks stay eager, and break the graph, where they do more: parameters on several meshes, on the
-host or of other subclasses, gradients that are not reduced yet (`set_requires_gradient_sync`), a
-root that runs eagerly around the module. What they would do is guarded.
+host or of other subclasses, gradients that are not reduced yet (`set_requires_gradient_sync`),
+collectives of the program's (`set_custom_all_gather`), a root that runs eagerly around the module.
+What they would do is guarded. With torch 2.11, whose states are others, they stay eager.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def hooks_of_fully_shard() -> dict[int, CodeSubstitute]:
     if file is None:
         return {}
     state: Any = file.FSDPState  # type: ignore[attr-defined]
+    if not hasattr(state, "_cast_forward_inputs"):
+        return {}
     return {
         id(state._pre_forward): _before,
         id(state._post_forward): _behind,
@@ -123,6 +126,10 @@ def _plan(group: Any) -> Plan | None:
         and not group.force_sum_reduction_for_comms
         and group._all_reduce_hook is None
         and group._all_gather_result is None
+        and type(group._all_gather_comm).__name__ == "DefaultAllGather"
+        and type(group._reduce_scatter_comm).__name__ == "DefaultReduceScatter"
+        and group.reshard_after_backward
+        and not getattr(group, "reduce_scatter_unused_params", False)  # since torch 2.13
         and items
         and all(map(_is_plain, items))
     )
