@@ -1,17 +1,26 @@
-"""Training curves of small models: compiled, they stay within eager's run-to-run noise.
+"""Training curves of small models: compiled, they are eager's.
 
-The form of 300 steps is `python -m tools.bench curves`.
+In float64, where rounding has no time to grow, they are equal; in float32, a convolution net in
+training mode turns a change of 1e-7 of its first weights into 10 % of the loss within 20 steps, so
+that there a curve has to stay within eager's spread over seeds. The form of 300 steps is
+`python -m tools.bench curves`.
 """
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tools.bench.curves import CURVE_CASES, compare_curves
 
 
 @pytest.mark.parametrize("name", CURVE_CASES)
-def test_twenty_steps(name: str) -> None:
-    found = compare_curves(name, 20, (0, 1, 2))
-    assert found.ratio < 1
-    assert max(found.distances) < 0.01 * found.means[0]
+def test_twenty_steps_in_float64(name: str) -> None:
+    found = compare_curves(name, 20, (0,), torch.float64)
+    for distance, mean in zip(found.distances, found.means, strict=True):
+        assert distance < 1e-9 * mean
+
+
+@pytest.mark.parametrize("name", CURVE_CASES)
+def test_twenty_steps_in_float32(name: str) -> None:
+    assert compare_curves(name, 20, (0, 1, 2)).ratio < 1

@@ -31,7 +31,9 @@ class Normalised(nn.Module):
             zip(self.convolutions, self.norms, strict=True)
         ):
             y = norm(convolution(x))
-            x = F.relu(y) if number == 0 else x + (F.silu(y) if number == 1 else F.relu(y))
+            # Rounding decides the gradient of a ReLU at 0, but not that of its square.
+            z = F.silu(y) if number == 1 else F.relu(y).square()
+            x = z if number == 0 else x + z
         return x.mean((2, 3)), F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 

@@ -125,10 +125,12 @@ CURVE_CASES: dict[str, CurveCase] = {
 }
 
 
-def losses(case: CurveCase, seed: int, steps: int, *, compiles: bool) -> list[float]:
+def losses(
+    case: CurveCase, seed: int, steps: int, *, compiles: bool, dtype: torch.dtype = torch.float32
+) -> list[float]:
     """The loss of each step; the model's loss and the optimizer's step are compiled."""
     torch.manual_seed(seed)
-    model = case.model().train()
+    model = case.model().train().to(dtype)
     optimizer = case.optimizer(model.parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
 
@@ -141,7 +143,8 @@ def losses(case: CurveCase, seed: int, steps: int, *, compiles: bool) -> list[fl
     curve = []
     for number in range(steps):
         torch.manual_seed(seed * 100_003 + number)  # batches and dropout
-        loss = loss_of(*case.batch())
+        x, labels = case.batch()
+        loss = loss_of(x.to(dtype) if x.is_floating_point() else x, labels)
         optimizer.zero_grad()
         loss.backward()
         step()
@@ -167,14 +170,19 @@ class Comparison:
         return max(distance / noise for distance, noise in pairs)
 
 
-def compare_curves(name: str, steps: int, seeds: Sequence[int]) -> Comparison:
+def compare_curves(
+    name: str, steps: int, seeds: Sequence[int], dtype: torch.dtype = torch.float32
+) -> Comparison:
     """Train eagerly with each seed, and compiled with the first."""
     case = CURVE_CASES[name]
-    eager = [_windows(losses(case, seed, steps, compiles=False)) for seed in seeds]
-    compiled = _windows(losses(case, seeds[0], steps, compiles=True))
+    eager = [_windows(losses(case, seed, steps, compiles=False, dtype=dtype)) for seed in seeds]
+    compiled = _windows(losses(case, seeds[0], steps, compiles=True, dtype=dtype))
     return Comparison(
         [statistics.mean(values) for values in zip(*eager, strict=True)],
-        [statistics.stdev(values) for values in zip(*eager, strict=True)],
+        [
+            statistics.stdev(values) if len(seeds) > 1 else 0.0
+            for values in zip(*eager, strict=True)
+        ],
         [abs(mine - other) for mine, other in zip(compiled, eager[0], strict=True)],
     )
 
