@@ -614,7 +614,7 @@ class _AttentionWriter(SourceWriter):
             with self.loop(guard):
                 together = f"tl.sum(tl.sum(tl.where(places == {end}, part, 0.0), 1), 0)"
                 self.line(f'tl.atomic_add({self.into(one)} + {end}, {together}, sem="relaxed")')
-        with self.loop("if first + 1 < last:"):
+        with self.loop("if first < last - 1:"):  # where all is masked, first + 1 would overflow
             between = "(places > first) & (places < last)"
             self.add(one, "part", self.tile_shape, " & ".join(filter(None, (between, condition))))
 
