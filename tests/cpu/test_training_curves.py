@@ -2,8 +2,8 @@
 
 In float64, where rounding has no time to grow, they are equal; in float32, a convolution net in
 training mode turns a change of 1e-7 of its first weights into 10 % of the loss within 20 steps, so
-that there a curve has to stay within eager's spread over seeds. The form of 300 steps is
-`python -m tools.bench curves`.
+that there a curve has to stay within eager's spread over seeds, and the other models within 1 %.
+The form of 300 steps is `python -m tools.bench curves`.
 """
 
 from __future__ import annotations
@@ -23,4 +23,7 @@ def test_twenty_steps_in_float64(name: str) -> None:
 
 @pytest.mark.parametrize("name", CURVE_CASES)
 def test_twenty_steps_in_float32(name: str) -> None:
-    assert compare_curves(name, 20, (0, 1, 2)).ratio < 1
+    found = compare_curves(name, 20, (0, 1, 2))
+    assert found.ratio < 1
+    if name != "resnet18":
+        assert max(found.distances) < 0.01 * found.means[0]
