@@ -6,6 +6,7 @@ interpreter knows no libdevice; `numpy_libdevice` stands in for it with NumPy's 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -18,7 +19,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 import triton.language as tl
-from triton.runtime.interpreter import InterpreterBuilder
+from triton.runtime.interpreter import InterpreterBuilder, interpreter_builder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,9 +132,13 @@ def run(
     buffers: Sequence[torch.Tensor],
     ints: Sequence[int],
     grid: tuple[int, ...],
-    constants: dict[str, int],
+    meta: dict[str, Any],
 ) -> None:
-    """Run the function `name` of `source` over `grid` programs; bool tensors go as bytes."""
+    """Run the function `name` of `source` over `grid` programs; bool tensors go as bytes. A kernel
+    that a GPU runs with `debug` fails here, too, where an integer overflows or an assertion does.
+    """
+    options = dataclasses.replace(interpreter_builder.options, debug=bool(meta["debug"]))
+    interpreter_builder.options = options
     # Triton reads a kernel's source through its file.
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
         file.write(for_interpreter(source))
@@ -142,7 +147,7 @@ def run(
         module.__dict__["libdevice"] = numpy_libdevice()
         exec(compile(open(file.name).read(), file.name, "exec"), module.__dict__)  # noqa: SIM115
         passed = [b.view(torch.uint8) if is_bytes(b.dtype) else b for b in buffers]
-        getattr(module, name)[grid](*passed, *ints, **constants)
+        getattr(module, name)[grid](*passed, *ints, **meta["constants"])
     finally:
         os.unlink(file.name)
 
@@ -162,5 +167,5 @@ def run_kernel(
     names = tuple(param.name for param in kernel.params)
     dims = launch_grid(ScheduledKernel(kernel, names, tuple(ints), "cuda:0"), tiling)
     programs = [dim if isinstance(dim, int) else eval(dim) for dim in dims]
-    constants: Any = meta(kernel, tiling)["constants"]
-    run(write(kernel, "generated", tiling), "generated", buffers, ints, tuple(programs), constants)
+    text = write(kernel, "generated", tiling)
+    run(text, "generated", buffers, ints, tuple(programs), meta(kernel, tiling))

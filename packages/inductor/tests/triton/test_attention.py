@@ -65,7 +65,7 @@ def run_program(program: rt.Program, inputs: list[torch.Tensor]) -> list[torch.T
                 kernel = kernels[name]
                 text = program.sources[kernel.source].text
                 given = [env[buffer] for buffer in buffers]
-                interpreter.run(text, name, given, (), grid, kernel.meta["constants"])
+                interpreter.run(text, name, given, (), grid, kernel.meta)
             case rt.Free():
                 pass
             case _:

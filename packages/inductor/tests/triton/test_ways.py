@@ -55,9 +55,9 @@ def run_steps(
         elif isinstance(step, Launch):
             kernel = next(kernel for kernel in program.kernels if kernel.name == step.kernel)
             names = step.buffers[:-1] if "scratch" in kernel.meta else step.buffers
-            source, constants = program.sources[kernel.source].text, kernel.meta["constants"]
+            source = program.sources[kernel.source].text
             buffers = [values[name] for name in names]
-            interpreter.run(source, kernel.name, buffers, step.ints, step.grid, constants)
+            interpreter.run(source, kernel.name, buffers, step.ints, step.grid, kernel.meta)
     return values
 
 
