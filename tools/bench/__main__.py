@@ -36,6 +36,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from flambeau_runtime import native
 from tools.bench.background import BACKGROUND_CASES, background_table
 from tools.bench.budget import BUDGET_CASES, measure, picture
 from tools.bench.budget import rows as budget_rows
@@ -358,6 +359,8 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.device = arguments.device or ("cuda" if arguments.what in OF_GPUS else "cpu")
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")
+    if reason := native.unavailable():
+        sys.exit(f"bench: {reason}")  # else eager's times would be printed as ours
     commands[arguments.what](arguments, table)
     Console(width=160 if arguments.what in ("gemm", "models", "background") else 120).print(table)
 
