@@ -508,6 +508,48 @@ def test_randomness_of_vmap() -> None:
         flambeau.compile(lambda x: vmap(torch.rand_like)(x))(x)
 
 
+def _multiplied_by_drawn(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.empty_like(x).bernoulli_(0.5)
+
+
+def _dropped_in_place(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.dropout(x.clone(), 0.5, True, inplace=True)
+
+
+def _rectified_in_place(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.rrelu(-x, training=True, inplace=True)
+
+
+@pytest.mark.parametrize("body", [_multiplied_by_drawn, _dropped_in_place, _rectified_in_place])
+def test_a_vjp_pulls_back_by_what_its_value_drew_in_place(body: Callable[..., Any]) -> None:
+    def program(x: torch.Tensor) -> Any:
+        value, pull_back = vjp(body, x)
+        return value, pull_back(torch.ones_like(value))[0]
+
+    compiled = flambeau.compile(program, backend="aot_eager")
+    shown = []
+    for call in (program, compiled):
+        torch.manual_seed(3)
+        shown.append((*call(torch.ones(4, 9)), torch.get_rng_state()))
+    torch.testing.assert_close(*shown, rtol=0, atol=0)
+
+
+def test_a_vjp_of_writes_to_temporaries_is_captured() -> None:
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        return y.relu_()
+
+    def program(x: torch.Tensor) -> Any:
+        value, pull_back = vjp(lambda x: torch.cond(x.sum() > 0, written, lambda x: x * 2, (x,)), x)
+        return value, pull_back(x)[0]
+
+    compiled = flambeau.compile(program, fullgraph=True, backend="aot_eager")
+    for sign in (1, -1):
+        x = sign * torch.rand(4, 3)
+        want = (x.sin().relu(), x * x.cos() * (x > 0)) if sign > 0 else (x * 2, x * 2)
+        torch.testing.assert_close(compiled(x), want)
+
+
 def test_errors_of_transforms_are_eagers() -> None:
     x = torch.randn(4, 3)
     for bad in (lambda x: grad(torch.sin)(x), lambda x: vmap(lambda row: row)(x.sum())):

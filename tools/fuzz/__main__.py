@@ -1,9 +1,10 @@
-"""`python -m tools.fuzz [tensors|python|collectives]`: compare random programs, print those that
-differ, shrunk; exit status 1 if there are any.
+"""`python -m tools.fuzz [tensors|python|collectives|control-flow]`: compare random programs, print
+those that differ, shrunk; exit status 1 if there are any.
 
 tensors: straight tensor programs against eager, by seed. python: Python programs with tensors in
 them, made by hypothesis. collectives: programs that communicate, in two processes, by seed, up to
-the first that differs.
+the first that differs. control-flow: programs of torch.cond, while_loop, scan, map and
+associative_scan, in function transforms too, against plain Python, by seed; not shrunk.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import sys
 def main() -> int:
     """Run the programs of seeds S .. S + N - 1 (tensors), or N drawn from seed S (python)."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
-    kinds = ("tensors", "python", "collectives")
+    kinds = ("tensors", "python", "collectives", "control-flow")
     parser.add_argument("kind", nargs="?", choices=kinds, default="tensors")
     parser.add_argument("--programs", type=int, default=200, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
     parser.add_argument("--dynamic", action="store_true", help="compile for symbolic sizes")
-    parser.add_argument("--backend", help="the backend (tensors: inductor, python: eager)")
+    parser.add_argument(
+        "--backend", help="tensors: inductor, python: eager, control-flow: aot_eager by default"
+    )
     parser.add_argument(
         "--sanitize", action="store_true", help="tensors: kernels under the address sanitizer"
     )
@@ -32,6 +35,12 @@ def main() -> int:
         from tools.fuzz.collectives import report
 
         return report(options.programs, options.seed, True if options.dynamic else None)
+    if options.kind == "control-flow":
+        from tools.fuzz.control_flow import report as report_control_flow
+
+        dynamic = True if options.dynamic else None
+        backend = options.backend or "aot_eager"
+        return report_control_flow(options.programs, options.seed, dynamic, backend)
     return _tensors(options) if options.kind == "tensors" else _python(options)
 
 

@@ -106,7 +106,7 @@ def _record(
         graph, lifted = build_subgraph(
             values, calls, [tape.value_of(leaf) for leaf in (*leaves, *aux_leaves)]
         )
-        is_random = any(not call.pure and not call.mutates for call in calls)
+        is_random = any(call.random for call in calls)
         return _Transformed(graph, lifted, spec, aux_spec, is_random)
     finally:
         machine.transforms.pop()
