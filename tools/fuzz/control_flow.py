@@ -90,13 +90,14 @@ def _run(call: Call, seed: int, rows: int, dtype: torch.dtype) -> tuple[list[Any
         for each in results
         if each.requires_grad
     ]
-    gradients: list[Any] = []
+    found: Any = [None] * len(leaves)
     if total:
         found = torch.autograd.grad(torch.stack(total).sum(), leaves, allow_unused=True)
-        gradients = [
-            torch.zeros_like(leaf) if each is None else each
-            for each, leaf in zip(found, leaves, strict=True)
-        ]
+    # The operators give what no branch reads zeros for a gradient.
+    gradients = [
+        torch.zeros_like(leaf) if each is None else each
+        for each, leaf in zip(found, leaves, strict=True)
+    ]
     return results, [*gradients, *(leaf.detach() for leaf in leaves)]
 
 
