@@ -51,6 +51,7 @@ from flambeau_runtime import (
     output_code,
     recording_cache_use,
 )
+from flambeau_runtime.cuda import expect_kernels
 from flambeau_runtime.tuning.cpu_bench import CpuBench
 from flambeau_runtime.tuning.cuda_bench import CudaBench, cuda_facts
 from flambeau_runtime.tuning.tuner import Bench, MeasuringTuner
@@ -119,9 +120,18 @@ def inductor(context: Context) -> Backend:
 
     tuner = tuner_of(context)
     autograd = autograd_options(context)
-    return _through_autograd(
+    through_autograd = _through_autograd(
         context, lambda report: inductor_compiler(report, context, tuner), autograd
     )
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        if autograd.decompose:
+            tensors = (one for one in example_inputs if isinstance(one, torch.Tensor))
+            for device in {one.device for one in tensors if one.device.type == "cuda"}:
+                expect_kernels(device)
+        return through_autograd(gm, example_inputs)
+
+    return backend
 
 
 def _cpu_facts(context: Context) -> CpuFacts | None:

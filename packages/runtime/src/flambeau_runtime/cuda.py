@@ -11,16 +11,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_runtime import native
-from flambeau_runtime.build.triton import Cubin, build_cubin
+from flambeau_runtime.build.triton import Cubin, build_cubin, start_compiler
 from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use
 from flambeau_runtime.cache_locks import one_at_a_time
 from flambeau_runtime.environment_errors import CompilerUnusable
@@ -31,12 +32,10 @@ if TYPE_CHECKING:
     from flambeau_runtime.options import RuntimeOptions
     from flambeau_runtime.program import Kernel, Program
 
-TOOLCHAIN_THREADS = 8
-"""Kernels built at once: ptxas runs in processes of its own."""
+MOST_BUILDS = 16
+"""Kernels built at once, each in a process, if there are as many processors."""
 
-TRITON_HINT = (
-    "Triton keeps files in ~/.triton: name a directory that you may write to with TRITON_HOME"
-)
+TRITON_HINT = "Triton needs a directory for temporary files: name one with TMPDIR"
 
 
 def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
@@ -73,10 +72,20 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
         )
         return kernel.name, loaded
 
-    with ThreadPoolExecutor(TOOLCHAIN_THREADS) as pool:
+    processors = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(max(2, min(MOST_BUILDS, processors))) as pool:
         # Each in a copy of this context, which holds who writes down the use of the cache.
         loads = [pool.submit(copy_context().run, load, kernel) for kernel in chosen]
         return dict(each.result() for each in loads)
+
+
+def expect_kernels(device: torch.device) -> None:
+    """Have the compiler of GPU kernels started, as a graph on this device is about to be compiled;
+    without a wait.
+    """
+    with contextlib.suppress(PackageNotFoundError):
+        version("triton")
+        start_compiler(capability(device))
 
 
 def kernel_devices(program: Program) -> dict[str, torch.device]:

@@ -3,23 +3,26 @@
     @triton.jit def cuda_add_0(b0, b1, XBLOCK: tl.constexpr): ...
     -> Cubin(image=b"\x7fELF...", entry="cuda_add_0", shared=0, warps=4, registers=18, stack=0)
 
-Relies on Triton >= 3.4 being installed beside a CUDA build of torch. The environment of Triton's
-own cache is not used: what is built here is kept in Flambeau's cache.
+Relies on Triton >= 3.4 being installed beside a CUDA build of torch. It runs in processes beside
+this one (`triton_server.py`). Triton's own cache is not used: what is built here is kept in
+Flambeau's cache.
 """
 
 from __future__ import annotations
 
 import json
-import linecache
-import types
+import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from flambeau_runtime.build.cubin_usage import usage
-from flambeau_runtime.cache import key_of
+from flambeau_runtime.build.triton_compiler import compile_kernel
+from flambeau_runtime.build.triton_server import ServerGone, server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_LOG = logging.getLogger(__name__)
 
 LOCAL_ARRAYS = 64
 """Bytes of a thread's stack that are no sign of values that spilled."""
@@ -79,50 +82,39 @@ def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, 
     H200).
 
     `meta` is `program.Kernel.meta`. `aligned=False` leaves out that pointers are multiples of 16
-    bytes, for launches on views.
+    bytes, for launches on views. Raises OSError where Triton cannot be used here, and what Triton
+    raises of a text that it refuses, or BuildFailed with its words.
     """
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    function = _load(text, name)
-    signature = dict(meta["signature"]) | dict.fromkeys(meta["constants"], "constexpr")
-    names = list(signature)
-    divisible = [
-        argument
-        for argument in meta.get("divisible_by_16", ())
-        if aligned or not str(signature[argument]).startswith("*")
-    ]
-    source = ASTSource(
-        fn=function,
-        signature=signature,
-        constexprs={(names.index(key),): value for key, value in meta["constants"].items()},
-        attrs={(names.index(key),): [["tt.divisibility", 16]] for key in divisible},
-    )
-    options = {
-        "num_warps": meta["num_warps"],
-        "num_stages": meta["num_stages"],
-        "debug": bool(meta.get("debug")),
-        "enable_fp_fusion": meta.get("fp_fusion", True),
+    signature = meta["signature"]
+    job = {
+        "text": text,
+        "name": name,
+        "capability": capability,
+        "signature": signature,
+        "constants": meta["constants"],
+        "divisible": [
+            argument
+            for argument in meta.get("divisible_by_16", ())
+            if aligned or not str(signature[argument]).startswith("*")
+        ],
+        "options": {
+            "num_warps": meta["num_warps"],
+            "num_stages": meta["num_stages"],
+            "debug": bool(meta.get("debug")),
+            "enable_fp_fusion": meta.get("fp_fusion", True),
+        },
     }
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    facts = compiled.metadata
-    return Cubin(
-        image=compiled.asm["cubin"],
-        entry=facts.name,
-        shared=facts.shared,
-        warps=facts.num_warps,
-        **asdict(usage(compiled.asm["cubin"])),
-        scratch=getattr(facts, "global_scratch_size", 0) or 0,
-    )
+    try:
+        facts, image = server(capability).compile(job)
+    except ServerGone as reason:
+        _LOG.warning("Triton compiles %s in this process: %s", name, reason)
+        facts, image = compile_kernel(job)
+    return Cubin(image=image, **facts, **asdict(usage(image)))
 
 
-def _load(text: str, name: str) -> Any:
-    """The JITFunction `name`, from text alone: Triton reads a function's source through linecache.
-    """
-    # The file's name tells texts apart: other threads may be loading kernels of the same name.
-    module = types.ModuleType(f"flambeau_generated_{name}_{key_of(text)[:16]}")
-    filename = f"<{module.__name__}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    exec(compile(text, filename, "exec"), module.__dict__)
-    return module.__dict__[name]
+def start_compiler(capability: int) -> None:
+    """Have the process that compiles kernels import Triton now, as one will be built soon."""
+    try:
+        server(capability).start()
+    except ServerGone as reason:
+        _LOG.warning("Triton will compile in this process: %s", reason)

@@ -1,0 +1,127 @@
+"""The calls of Triton's compiler, and the process that makes them: one server, a child for each
+kernel.
+
+    control socket: a byte and a connection    -> a child is forked for the connection
+    connection:     a job as JSON, its end     -> a line of JSON, the cubin
+
+`triton_server.py` starts this file by its path, so the server imports Triton and nothing of torch.
+Python's lock and Triton's own caches are then shared by no two kernels. The server ends with the
+control socket, that is with the process that it works for.
+
+It is imported as a module, too, where kernels are compiled in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import types
+from typing import Any
+
+IDLE = 120.0
+"""Seconds after which the server ends if nothing was asked of it."""
+
+
+def compile_kernel(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Facts of a kernel (`entry`, `shared`, `warps`, `scratch`) and its cubin."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = job["signature"] | dict.fromkeys(job["constants"], "constexpr")
+    names = list(signature)
+    source = ASTSource(
+        fn=_load(job["text"], job["name"]),
+        signature=signature,
+        constexprs={(names.index(key),): value for key, value in job["constants"].items()},
+        attrs={(names.index(key),): [["tt.divisibility", 16]] for key in job["divisible"]},
+    )
+    target = GPUTarget("cuda", job["capability"], 32)
+    compiled = triton.compile(source, target=target, options=job["options"])
+    facts = compiled.metadata
+    return {
+        "entry": facts.name,
+        "shared": facts.shared,
+        "warps": facts.num_warps,
+        "scratch": getattr(facts, "global_scratch_size", 0) or 0,
+    }, compiled.asm["cubin"]
+
+
+def _load(text: str, name: str) -> Any:
+    """The JITFunction `name`, from text alone: Triton reads a function's source through linecache.
+    """
+    # The file's name tells texts apart: other threads may be loading kernels of the same name.
+    module = types.ModuleType(f"flambeau_generated_{name}_{hash(text):x}")
+    filename = f"<{module.__name__}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), module.__dict__)
+    return module.__dict__[name]
+
+
+# ---------------------------------------------------------------- the server
+
+
+def serve(control: socket.socket, capability: int) -> None:
+    """Fork a child for each connection that comes; return when none comes any more."""
+    _prepare(capability)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the system
+    while select.select([control], [], [], IDLE)[0]:
+        data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not data:
+            return
+        with socket.socket(fileno=descriptors[0]) as connection:
+            if os.fork() == 0:
+                control.close()
+                _answer(connection)
+                os._exit(0)
+
+
+def _prepare(capability: int) -> None:
+    """Import what every kernel needs, before children are forked."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import compiler
+    from triton.runtime import cache
+
+    compiler.make_backend(GPUTarget("cuda", capability, 32)).hash()  # asks ptxas for its version
+    # The key of Triton's own cache, which holds nothing here, is a hash over all of its files.
+    for module in (cache, compiler):
+        if hasattr(module, "triton_key"):
+            module.triton_key = str
+
+
+def _answer(connection: socket.socket) -> None:
+    """Compile the job that a connection brings."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ptxas is waited for
+    with connection.makefile("rwb") as stream:
+        image = b""
+        try:
+            job = json.loads(stream.read())
+            with tempfile.TemporaryDirectory(prefix="flambeau-triton-") as folder:
+                os.environ |= {"TRITON_CACHE_DIR": folder, "TRITON_STORE_BINARY_ONLY": "1"}
+                reply, image = compile_kernel(job)
+        except OSError as error:
+            reply = {"unusable": str(error)}
+        except Exception as error:
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(BrokenPipeError):
+            stream.write(json.dumps(reply).encode() + b"\n" + image)
+            stream.flush()
+
+
+def main() -> None:
+    """Serve the control socket that is the standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the process it works for
+    with socket.socket(fileno=os.dup(0)) as control, open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # for ptxas
+        serve(control, int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()
