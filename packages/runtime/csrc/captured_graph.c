@@ -4,13 +4,21 @@
 
 #include <structmember.h>
 
-enum { CAPTURE_THREAD_LOCAL = 1 };
+enum { CAPTURE_THREAD_LOCAL = 1, STREAM_NON_BLOCKING = 1 };
 
 typedef struct {
     PyObject_HEAD
     void *graph;
     unsigned long long exec;
 } CapturedGraph;
+
+PyObject *new_stream(PyObject *module, PyObject *nothing)
+{
+    void *stream = NULL;
+    const int status = cuda_driver.stream_create(&stream, STREAM_NON_BLOCKING, 0);
+    if (status) return cuda_failed(status, "making a stream"), NULL;
+    return PyLong_FromVoidPtr(stream);
+}
 
 PyObject *begin_capture(PyObject *module, PyObject *stream)
 {

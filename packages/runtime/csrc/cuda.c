@@ -45,6 +45,7 @@ int cuda_open(const char *libtorch_cuda)
         {"cuFuncSetAttribute", &driver.function_attribute},
         {"cuLaunchKernel", &driver.launch},
         {"cuGetErrorString", &driver.error_string},
+        {"cuStreamCreateWithPriority", &driver.stream_create},
         {"cuStreamIsCapturing", &driver.stream_is_capturing},
         {"cuStreamGetCaptureInfo_v2", &driver.capture_info},
         {"cuMemcpyDtoDAsync_v2", &driver.copy_async},

@@ -44,6 +44,7 @@ typedef struct {
     int (*function_attribute)(void *, int, int);
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
     int (*error_string)(int, const char **);
+    int (*stream_create)(void **, unsigned int, int);
     int (*stream_is_capturing)(void *, int *);
     int (*capture_info)(void *, int *, uint64_t *, void **, void *const **, size_t *);
     int (*copy_async)(uint64_t, uint64_t, size_t, void *);

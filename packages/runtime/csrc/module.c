@@ -124,6 +124,7 @@ static PyMethodDef methods[] = {
     {"use_count", use_count, METH_O, "use_count(tensor) -> how many tensors and storages share its memory; None if unknown."},
     {"release_memory", release_memory, METH_NOARGS, "release_memory(): let go of memory of large results that is kept for further calls."},
     {"is_capturing", is_capturing, METH_O, "is_capturing(stream) -> whether a stream is being captured into a CUDA graph."},
+    {"new_stream", new_stream, METH_NOARGS, "new_stream() -> handle of a stream in the thread's present context, never destroyed."},
     {"begin_capture", begin_capture, METH_O, "begin_capture(stream): take down what this thread launches there."},
     {"end_capture", end_capture, METH_O, "end_capture(stream) -> CapturedGraph"},
     {"captured_copy", captured_copy, METH_VARARGS,

@@ -8,7 +8,7 @@
  *   - an output that is allocated for each call: patched into the nodes of our kernels, or filled by a copy node whose
  *     destination is patched;
  *   - an output in place (PINNED): always at the same address, handed out again only when nobody holds it any more, nor what
- *     another recording hands out in the same memory (watch).
+ *     another recording hands out in the same memory (watch); a stream that reads it, as the program has said, is waited for.
  * Kernels that draw random numbers are passed words of a generator's state: of states that are inputs, and of the state that the
  * call reserves once for all its draws.
  * A call changes what differs from the call before, launches, and makes the output tensors.  All of it happens under the GIL.
@@ -92,7 +92,8 @@ struct Recording {
     PyObject *keep;   /* the graph, the kernels and the pinned tensors */
     PyObject *settings; /* of libraries, as they were: a tuple */
     PyObject *replay; /* launches the graph where library calls draw random numbers; else NULL */
-    PyObject *reserve; /* returns seed and offset that the draws count from; NULL if kernels draw nothing */
+    PyObject *reserve; /* returns seed and offset that the draws count from; NULL if nothing draws */
+    PyObject *before; /* is called once, before the next replay; else NULL */
     void *exec, *stream, *context;
     int32_t device;
     int replaying, spends; /* `spends`: a replay overwrites inputs */
@@ -358,6 +359,18 @@ static PyObject *collect(Recording *r, PyObject *const *args, Handle *fresh, Han
     return result;
 }
 
+/* Have the stream wait for others that read what was handed out in place. */
+static int call_before(Recording *r)
+{
+    PyObject *before = r->before, *done;
+    if (before == NULL) return 0;
+    r->before = NULL;
+    done = before == Py_None ? Py_NewRef(Py_None) : PyObject_CallNoArgs(before);
+    Py_DECREF(before);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 static PyObject *replay_with(Recording *r, PyObject *const *args, Handle *fresh, Handle *views)
 {
     PyObject *result = NULL;
@@ -365,7 +378,7 @@ static PyObject *replay_with(Recording *r, PyObject *const *args, Handle *fresh,
      * every other call finds the recording in use. */
     r->replaying = 1;
     const int unversioned = executor_count_unversioned(r->executor, args);
-    const int failed = unversioned < 0 || move_inputs(r, args) || allocate(r, fresh) || draw(r, args) ||
+    const int failed = unversioned < 0 || call_before(r) || move_inputs(r, args) || allocate(r, fresh) || draw(r, args) ||
                        patch_and_launch(r) || make_views(r, args, fresh, views);
     r->replaying = 0;
     if (!failed && !executor_bump_versions(r->executor, args, unversioned)) result = collect(r, args, fresh, views);
@@ -627,6 +640,7 @@ static void recording_dealloc(PyObject *object)
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) PyMem_Free(owned[i]);
     Py_XDECREF(self->replay);
     Py_XDECREF(self->reserve);
+    Py_XDECREF(self->before);
     Py_XDECREF(self->settings);
     Py_XDECREF(self->keep);
     Py_XDECREF(self->executor);
@@ -663,6 +677,7 @@ static PyMethodDef recording_methods[] = {
 
 static PyMemberDef recording_members[] = {
     {"hits", T_LONGLONG, offsetof(Recording, hits), READONLY, "How often it was replayed."},
+    {"before", T_OBJECT, offsetof(Recording, before), 0, "What is called once, before the next replay; or None."},
     {NULL},
 };
 

@@ -8,7 +8,8 @@ typedef struct Recording Recording;
 
 extern PyTypeObject RecordingType, CapturedGraphType;
 
-/* begin_capture(stream), end_capture(stream) -> CapturedGraph: functions of the module. */
+/* new_stream() -> handle, begin_capture(stream), end_capture(stream) -> CapturedGraph: functions of the module. */
+PyObject *new_stream(PyObject *module, PyObject *nothing);
 PyObject *begin_capture(PyObject *module, PyObject *stream);
 PyObject *end_capture(PyObject *module, PyObject *stream);
 

@@ -27,8 +27,7 @@ class Reservations:
     """The draws of a call that is being recorded.
 
     `offsets`: each draw's, behind the offset that the recording begins with; `total`: what they
-    advance the generator by. With `shared` torch's graph object advances it, since library calls
-    draw too.
+    advance the generator by. With `shared` library calls draw too, and torch says where each stands.
     """
 
     def __init__(self, *, shared: bool) -> None:
@@ -74,11 +73,16 @@ def reserve(device: int, increment: int) -> tuple[int, int]:
     if reservations is not None:
         reservations.add(device, increment)
         return 0, 0
+    seed, offset = _advance(device, increment)
+    return _signed(seed), _signed(offset)
+
+
+def _advance(device: int, increment: int) -> tuple[int, int]:
     generator = torch.cuda.default_generators[device]
     with _ADVANCING:
         seed, offset = generator.initial_seed(), generator.get_offset()
         generator.set_offset(offset + rounded(increment))
-    return _signed(seed), _signed(offset)
+    return seed, offset
 
 
 def device_index(device: str) -> int:
@@ -94,6 +98,41 @@ def rounded(increment: int) -> int:
 
 def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
+
+
+# Graphs whose library calls draw
+
+
+class GraphState:
+    """What the library calls of one CUDA graph draw from: the seed and offset that `reserve` read
+    last.
+
+    torch keeps seed and offset of a graph's draws on the GPU, in the state of the generator that
+    was captured. Those of the default generator are shared by all graphs of the program, which may
+    run at the same time on other streams.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.generator = torch.Generator(f"cuda:{device}")
+
+    @contextlib.contextmanager
+    def captured(self) -> Iterator[None]:
+        """In the block, what is captured from the default generator draws from this state."""
+        default = torch.cuda.default_generators[self.device]
+        before = default.graphsafe_get_state()
+        default.graphsafe_set_state(self.generator)
+        try:
+            yield
+        finally:
+            default.graphsafe_set_state(before)
+
+    def reserve(self, increment: int) -> tuple[int, int]:
+        """`reserve` of the default generator for a replay, which comes next."""
+        seed, offset = _advance(self.device, increment)
+        self.generator.manual_seed(seed)
+        self.generator.set_offset(offset)
+        return _signed(seed), _signed(offset)
 
 
 # While torch captures a graph, only ATen knows where the generator stands in it.

@@ -109,11 +109,11 @@ def test_how_much_is_given_back(
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: kept + 5)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 5)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
-    monkeypatch.setattr(device_module, "others_may_launch", lambda: False)
+    monkeypatch.setattr(device_module, "others_on_the_gpu", list)
     gpu = Gpu(SimpleNamespace(), 0)  # type: ignore[arg-type]
     gpu.free_unused(needed)
     assert bool(calls) == given_back
-    monkeypatch.setattr(device_module, "others_may_launch", lambda: True)
+    monkeypatch.setattr(device_module, "others_on_the_gpu", lambda: [None])
     gpu.free_unused(needed)
     assert len(calls) == given_back
 

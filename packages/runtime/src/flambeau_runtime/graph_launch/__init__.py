@@ -10,6 +10,8 @@
 | record one call | `record.py` |
 | which memory do a forward and its backward share? | `handover.py` |
 | where are the workspaces of cuBLAS? | `workspaces.py` |
+| which other streams read what is handed out? | `stream_uses.py` |
+| which other threads may use the GPU? | `other_threads.py` |
 | replay it | `csrc/recording.c`, found by `csrc/launcher.c` |
 """
 

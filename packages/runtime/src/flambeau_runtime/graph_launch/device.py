@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_runtime.graph_launch.driver_objects import DriverObjects
-from flambeau_runtime.graph_launch.workspaces import may_give_back, others_may_launch
+from flambeau_runtime.graph_launch.other_threads import others_on_the_gpu
+from flambeau_runtime.graph_launch.workspaces import may_give_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,7 @@ class Gpu:
         which it cannot allocate there: memory of plain calls.
         """
         kept = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
-        if kept >= needed >= LARGE and not others_may_launch():
+        if kept >= needed >= LARGE and not others_on_the_gpu():
             torch.cuda.empty_cache()
 
     def give_back_workspaces(self) -> None:

@@ -17,6 +17,7 @@ backward only if nobody reads the saved tensors again (`Launcher.spend`).
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from flambeau_runtime.graph_launch.pool import Pool
+    from flambeau_runtime.graph_launch.record import Recorded
 
 Key: TypeAlias = tuple[Any, ...]
 """Address and layout of a saved tensor."""
@@ -76,6 +78,8 @@ class Handover:
         self.taken = False
         self.ended = False
         self.overstayed = False
+        self.users: weakref.WeakSet[Recorded] = weakref.WeakSet()
+        """The recordings that use the pool: the forward's and the backward's."""
         self._memories = {key: memory for memory in memories for key in memory.owners}
 
     @property
@@ -95,6 +99,11 @@ class Handover:
         self.outputs = outputs
         self.recording.watch(outputs)
         self.recording = None
+
+    def owners(self, storage: int) -> list[torch.Tensor]:
+        """The tensors that own a piece of saved memory which nobody has taken, by its address."""
+        owners = (owner for memory in self._memories.values() for owner in memory.owners.values())
+        return [owner for owner in owners if owner.untyped_storage().data_ptr() == storage]
 
     def is_held(self, core: ModuleType) -> bool:
         """Whether a caller holds such an output."""

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from flambeau_runtime.graph_launch import stream_uses
 from flambeau_runtime.graph_launch.device import Timing
+from flambeau_runtime.graph_launch.other_threads import others_on_the_gpu
 from flambeau_runtime.graph_launch.record import CannotRecord, NoRoom, NotNow, Recorded
 from flambeau_runtime.program import Extern, Launch
 
@@ -87,6 +89,8 @@ MAX_RECORDINGS = 8
 
 Key: TypeAlias = tuple[int, bytes, tuple[Any, ...]]
 """A stream, symbolic sizes, and the settings of libraries."""
+
+DEFAULT_STREAM = 0
 
 OTHER, MOVED, HELD = 1, 2, 3
 """`Launcher.last_match`."""
@@ -342,9 +346,7 @@ class LaunchPolicy:
         """
         if not self.recorder.random:
             return None
-        here = threading.current_thread()
-        others = (each for each in threading.enumerate() if not (each is here or each.daemon))
-        return next((each.name for each in others), None)
+        return next((each.name for each in others_on_the_gpu()), None)
 
     def _note_held(self, situation: Situation) -> None:
         """Outputs in place that the caller keeps holding go to fresh memory from now on, or to
@@ -396,7 +398,8 @@ class LaunchPolicy:
             self._make_room(situation)
             symbols = self.core.read_symbols(self.executor, *args)
             self.gpu.free_unused(self.recorder.held_bytes(symbols))
-            in_place = frozenset(situation.in_place)
+            # Where several streams read them, torch marks that beyond our sight.
+            in_place = frozenset(situation.in_place if stream == DEFAULT_STREAM else ())
             handover = self._handover(situation, args)
             recorded = self.recorder.record(args, stream, settings, staged, in_place, handover)
         except CannotRecord as reason:
@@ -416,6 +419,7 @@ class LaunchPolicy:
         situation.records.append(recorded)
         for address in recorded.pinned:
             PINNED[address] = recorded
+        stream_uses.watch(recorded)
         self.launcher.add(recorded.recording)
         return outputs
 

@@ -15,7 +15,6 @@ import gc
 import math
 import os
 import threading
-import weakref
 from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -44,9 +43,10 @@ from flambeau_runtime.graph_launch.streams import Arena
 from flambeau_runtime.graph_launch.workspaces import plain_ones_given_back
 from flambeau_runtime.peak_memory import live_bytes
 from flambeau_runtime.program import Extern, Free, Launch, Program, Reserve, SizeExpr
+from flambeau_runtime.random_state import GraphState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import ModuleType
 
     from flambeau_runtime.graph_launch.memory import Memory
@@ -74,12 +74,6 @@ class NotNow(Exception):
 
 class NoRoom(Exception):
     """The memory of a recording cannot be had; the text says so."""
-
-
-_DRAWING: MutableMapping[int, Arena] = weakref.WeakValueDictionary()
-"""For each device the arena of the recordings with library calls that draw: torch writes seed and
-offset for all of them to one place, before each replay, so they must not overlap.
-"""
 
 
 _DEFERRED: list[DriverObjects] = []
@@ -117,13 +111,13 @@ class Tables:
     words: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recorded:
     """A recording and what its policy has to know of it.
 
-    `pinned` are the addresses of outputs that stay in place; `in_place` numbers those outputs
-    which the caller gets to see. `handover` is what it leaves to a backward, `borrowed` what a
-    forward left to it.
+    `pinned` are the addresses of outputs that stay in place, `storages` those of their memory;
+    `in_place` numbers those outputs which the caller gets to see. `handover` is what it leaves to a
+    backward, `borrowed` what a forward left to it.
     """
 
     recording: Any
@@ -132,6 +126,11 @@ class Recorded:
     staged_bytes: int
     handover: Handover | None = None
     borrowed: Handover | None = None
+    storages: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        for shared in filter(None, (self.handover, self.borrowed)):
+            shared.users.add(self)
 
 
 class Recorder:
@@ -226,9 +225,7 @@ class Recorder:
     ) -> Recorded:
         if allocates_from_a_pool(self.device):
             raise NotNow("memory comes from the caller's pool")
-        arena = Arena.of(self.device, stream)
-        if self.random and _DRAWING.setdefault(self.device, arena).side is not arena.side:
-            raise NotNow("recordings of another stream draw random numbers")
+        arena = Arena.of(self.core, self.device, stream)
         if not arena.side.busy.acquire(blocking=False):
             raise NotNow("another thread records for the stream")
         if handover is not None and handover.arena is not arena:
@@ -287,11 +284,14 @@ def _collector_paused() -> Iterator[None]:
 
 @dataclass
 class _Graph:
-    """The graph of a capture: its executable's address, what replays it, what keeps it alive."""
+    """The graph of a capture: its executable's address, what replays it, what keeps it alive, what
+    its library calls draw from.
+    """
 
     exec: int = 0
     replay: Any = None
     keep: Any = None
+    state: GraphState | None = None
 
 
 @contextlib.contextmanager
@@ -312,42 +312,32 @@ def _own_graph(core: ModuleType, arena: Arena, pool: Pool) -> Iterator[_Graph]:
 
 
 _RANDOM_CAPTURES = threading.Lock()
-"""The generator can belong to one capture at a time."""
+"""The default generator has the state of one capture at a time."""
 
 
 @contextlib.contextmanager
 def _torch_graph(core: ModuleType, arena: Arena, pool: Pool) -> Iterator[_Graph]:
-    """Capture what is launched in the block, random numbers too: each replay draws new ones, and
-    advances the generator as plain launches do.
+    """Capture what is launched in the block, random numbers too, which replays draw from a state
+    that belongs to this graph alone (`random_state.GraphState`).
     """
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     home, side = torch.cuda.current_stream(), arena.side.stream
-    generator = torch.cuda.default_generators[home.device_index]
     with _RANDOM_CAPTURES, torch.cuda.stream(side):
-        state = generator.get_state()
-        # The beginning of a capture resets generator state on the device that earlier replays read.
-        side.wait_stream(home)
+        state = GraphState(home.device_index)
         try:
-            graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
-            made = _Graph(replay=graph.replay, keep=graph)
-            yield made
-            graph.capture_end()
+            with state.captured():
+                graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
+                made = _Graph(replay=graph.replay, keep=(graph, state), state=state)
+                yield made
+                graph.capture_end()
             graph.instantiate()
         except BaseException:
             with contextlib.suppress(RuntimeError):
                 graph.capture_end()
-            _release(generator, state)
             raise
         finally:
-            home.wait_stream(side)
+            home.wait_stream(side)  # which has written the state's memory
     made.exec = graph.raw_cuda_graph_exec()
-
-
-def _release(generator: torch.Generator, state: torch.Tensor) -> None:
-    """Free a generator from a capture that failed, which would keep it for ever."""
-    fresh = torch.Generator(generator.device)
-    fresh.set_state(state)
-    generator.graphsafe_set_state(fresh)
 
 
 class _Capture:
@@ -384,6 +374,8 @@ class _Capture:
         with random_state.recorded(self.reservations):
             outputs, self.launches = recorder.executor.trace(given if self.taken else tuple(given))
         self._find_draws()
+        self.drawn = random_state.captured_offset(recorder.device) if recorder.random else 0
+        """What the library calls and the kernels advance a generator by."""
         if recorder.seed_words:
             self._find_attention()
         self.outputs = [
@@ -428,7 +420,7 @@ class _Capture:
                 weights = [evaluate(dim, sizes) for dim in (*query[:3], key[2])]
                 drawn.append(position)
                 position += random_state.rounded(math.prod(weights))
-        if position != random_state.captured_offset(recorder.device):
+        if position != self.drawn:
             raise CannotRecord("attention with dropout draws beside other library calls")
         self.reservations.offsets += drawn
 
@@ -650,7 +642,7 @@ class _Capture:
             pinned=pinned,
             n_outputs=len(tables.outputs),
             outputs=_pack(value for output in tables.outputs for value in output),
-            reserve=self._reserve(),
+            reserve=self._reserve(graph),
             n_elements=len(recorder.words) - 2 * len(recorder.states),
             offsets=_pack(self.reservations.offsets),
             draws=_pack(
@@ -673,6 +665,7 @@ class _Capture:
             self.staged_bytes,
             handover,
             self.handover,
+            frozenset(tensor.untyped_storage().data_ptr() for tensor in tables.pinned),
         )
 
     def _hand_over(self, arena: Arena, pool: Pool) -> Handover | None:
@@ -687,15 +680,17 @@ class _Capture:
                 pinned[number] = alias
         return Handover(arena, pool, memories)
 
-    def _reserve(self) -> Any:
+    def _reserve(self, graph: _Graph) -> Any:
         """What a replay calls for the seed and offset that its draws count from; None if it draws
         nothing.
         """
+        if graph.state is not None:
+            return functools.partial(graph.state.reserve, self.drawn)
         if not self.reservations.offsets:
             return None
-        # Where library calls draw too, torch's graph object advances the generator.
-        total = self.reservations.total
-        return functools.partial(random_state.reserve, self.recorder.device, total)
+        return functools.partial(
+            random_state.reserve, self.recorder.device, self.reservations.total
+        )
 
 
 def _word_numbers(program: Program, reserves: Sequence[Reserve]) -> dict[Any, int]:

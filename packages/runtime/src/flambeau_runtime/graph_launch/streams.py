@@ -12,6 +12,7 @@ from flambeau_runtime.graph_launch.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+    from types import ModuleType
 
 
 class Side:
@@ -19,22 +20,24 @@ class Side:
     has its workspaces of libraries.
 
     Recordings use a workspace as long as they live, and torch may free it at any time: it lies in a
-    pool from which nothing else is allocated. The stream has the priority that callers rarely ask
-    for: torch hands each of its streams to several owners.
+    pool from which nothing else is allocated. The stream is not one of torch's, which hands each of
+    those to several owners: what they launch there would be captured, and use the workspace.
     """
 
     _of_streams: ClassVar[dict[tuple[int, int], Side]] = {}
 
-    def __init__(self, device: int) -> None:
-        self.stream = torch.cuda.Stream(device, priority=-1)
+    def __init__(self, core: ModuleType, device: int) -> None:
+        with torch.cuda.device(device):
+            torch.cuda.is_current_stream_capturing()  # gives a thread its context
+            self.stream = torch.cuda.ExternalStream(core.new_stream(), device)
         self.workspaces = Pool(device)
         self.busy = threading.Lock()
 
     @classmethod
-    def of(cls, device: int, stream: int) -> Side:
+    def of(cls, core: ModuleType, device: int, stream: int) -> Side:
         """The side of a stream, made when it is first asked for."""
         side = cls._of_streams.get((device, stream))
-        return side or cls._of_streams.setdefault((device, stream), cls(device))
+        return side or cls._of_streams.setdefault((device, stream), cls(core, device))
 
     def open_blas(self) -> None:
         """Make the thread's handle of cuBLAS and its workspace, which a capture could not make or
@@ -51,16 +54,16 @@ class Arena:
 
     _of_streams: ClassVar[MutableMapping[tuple[int, int], Arena]] = weakref.WeakValueDictionary()
 
-    def __init__(self, device: int, stream: int) -> None:
-        self.side = Side.of(device, stream)
+    def __init__(self, core: ModuleType, device: int, stream: int) -> None:
+        self.side = Side.of(core, device, stream)
         self.pool = Pool(device)
 
     @classmethod
-    def of(cls, device: int, stream: int) -> Arena:
+    def of(cls, core: ModuleType, device: int, stream: int) -> Arena:
         """The arena of a stream, made when it is first asked for. No lock: the collector may run
         in here, and a second arena does no harm.
         """
         arena = cls._of_streams.get((device, stream))
         if arena is None:
-            arena = cls._of_streams[device, stream] = cls(device, stream)
+            arena = cls._of_streams[device, stream] = cls(core, device, stream)
         return arena

@@ -10,11 +10,11 @@ product allocates one again. So is the capture's behind it, which stays reserved
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING
 
 import torch
 
+from flambeau_runtime.graph_launch.other_threads import others_on_the_gpu
 from flambeau_runtime.graph_launch.pool import Pool
 
 if TYPE_CHECKING:
@@ -40,17 +40,7 @@ def may_give_back(device: int, home: int) -> bool:
     """Whether the workspaces that torch keeps can be in use by nothing but launches that are in
     order on the default stream: by no CUDA graph and by no other thread.
     """
-    return home == 0 and not others_may_launch() and _all_on_default_stream(device)
-
-
-def others_may_launch() -> bool:
-    """Whether another thread may capture, or be between a look-up of its workspace and a launch:
-    the main thread waits for the threads of a backward.
-    """
-    idle = {threading.current_thread()}
-    if torch._C._current_graph_task_id() != -1:
-        idle.add(threading.main_thread())
-    return any(each not in idle and not each.daemon for each in threading.enumerate())
+    return home == 0 and not others_on_the_gpu() and _all_on_default_stream(device)
 
 
 def _all_on_default_stream(device: int) -> bool:
