@@ -13,6 +13,7 @@ import torch
 from float8_cases import float8_cases
 from matmul_cases import matmul_cases
 from ragged_cases import ragged_cases
+from repeat_cases import repeat_cases
 from row_share_cases import joined_shares, row_share_cases
 from row_tile_cases import row_tile_cases
 
@@ -147,7 +148,7 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield transposed(13, 29)
     yield transposed(45, 70)
     yield transposed(64, 128)
-    across = Tiling(32, 16, lane="i0", lane_first=True)
+    across = Tiling(32, 16, lanes=("i0",), lane_first=True)
     yield replace(transposed(45, 70), name="transposed-lane-first", tiling=across)
     yield column_sum(40, 100)
     yield weight_gradient(301, 70)
@@ -157,8 +158,9 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield scattered(50, 7, "add")
     yield scattered(1, 33, "set")
     yield resampled(5, 21)
-    yield resampled(3, 40, Tiling(4, 16, lane="i1", dealt=True))
+    yield resampled(3, 40, Tiling(4, 16, lanes=("i1",), dealt=True))
     yield resampled(3, 40, Tiling(64, dealt=True))
+    yield from repeat_cases(Case)
     yield pooled(3, 7, 10)
     yield pooled_gradient(3, 7, 10)
     for rows, row in ((5, 7), (3, 33)):

@@ -45,7 +45,7 @@ def ragged_cases(case: Callable[..., Any]) -> Iterator[Any]:
     yield gapped(case, 3, 50257, 50304, None)
     for rows, length, stride in ((6, 37, 40), (3, 8, 24), (2, 1, 8), (9, 60, 64)):
         for block in (16, 64):
-            tiling = Tiling(1, block, lane="i1", lane_first=True, vectors=True)
+            tiling = Tiling(1, block, lanes=("i1",), lane_first=True, vectors=True)
             yield bounded(case, rows, length, stride, tiling)
     yield bounded(case, 3, 9001, 9008, None)
     yield divided(case, 20, Tiling(1, 32, True))

@@ -38,6 +38,7 @@ CHOSEN = {
             "matmul",
             "row_shares",
             "row_tiles",
+            "repeats",
             "ragged-gapped-50257",
             "ragged-bounded",
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from cases import F32, column_scan, softmax, transposed, weight_gradient
+from cases import F32, Case, column_scan, resampled, softmax, transposed, weight_gradient
 from ragged_cases import bounded, gapped, mixed, ragged
+from repeat_cases import resized_channels
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.codegen.triton.kernel import write_kernel
@@ -124,15 +125,15 @@ def test_programs_within_long_rows_load_once_for_each_row_is_the_same_along_it()
 
     rows = bounded(kernel, 64, 50257, 50304, None)
     tiling = choose_tiling(rows)
-    assert (tiling.lane, tiling.lane_first, tiling.vectors) == ("i1", True, True)
+    assert (tiling.lanes, tiling.lane_first, tiling.vectors) == (("i1",), True, True)
     assert grid(rows, tiling, {}) == (50, 64)
     source = write_kernel(rows, "f", tiling)
     assert "v2_touched_8 = i1 // 8 * 8 < 50257" in source
     assert "tl.load(b1 + (i0_scalar))" in source
-    assert choose_tiling(bounded(kernel, 64, 1000, 1024, None)).lane is None
+    assert choose_tiling(bounded(kernel, 64, 1000, 1024, None)).lanes == ()
     assert not choose_tiling(bounded(kernel, 64, 50256, 50304, None)).vectors
     assert not choose_tiling(bounded(kernel, 64, 50257, 50257, None)).vectors
-    assert choose_tiling(bounded(kernel, 65536, 8193, 8200, None)).lane is None
+    assert choose_tiling(bounded(kernel, 65536, 8193, 8200, None)).lanes == ()
 
 
 def test_a_row_is_divided_by_a_reciprocal() -> None:
@@ -155,6 +156,15 @@ def test_programs_of_whole_channels_go_on_along_their_places() -> None:
     tiling = choose_tiling(kernel)
     assert tiling.lane_first and grid(kernel, tiling, {}) == (256, 32)
     assert not choose_tiling(transposed(256, 256).kernel).lane_first
+
+
+def test_places_and_weights_are_computed_once_for_many_channels() -> None:
+    large = choose_tiling(resized_channels(Case, (16, 32, 40, 64), None).kernel)
+    assert large.repeats and large.lanes == ("i1", "i2", "i3")
+    middle = choose_tiling(resized_channels(Case, (9, 32, 64, 64), None).kernel)
+    assert middle.repeats and middle.lanes == ("i0", "i2", "i3")
+    assert not choose_tiling(resized_channels(Case, (2, 3, 40, 64), None).kernel).repeats
+    assert not choose_tiling(resampled(65536, 64).kernel).repeats
 
 
 def test_scanned_columns_lie_in_few_threads() -> None:
