@@ -41,6 +41,7 @@ CHOSEN = {
             "repeats",
             "ragged-gapped-50257",
             "ragged-bounded",
+            "ragged-joined",
         )
     )
     or (case.name.startswith(("scan-max", "scan-logaddexp", "sort-")) and "5x" in case.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from cases import F32, Case, column_scan, resampled, softmax, transposed, weight_gradient
-from ragged_cases import bounded, gapped, mixed, ragged
+from ragged_cases import bounded, gapped, joined, mixed, ragged
 from repeat_cases import resized_channels
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
@@ -134,6 +134,16 @@ def test_programs_within_long_rows_load_once_for_each_row_is_the_same_along_it()
     assert not choose_tiling(bounded(kernel, 64, 50256, 50304, None)).vectors
     assert not choose_tiling(bounded(kernel, 64, 50257, 50257, None)).vectors
     assert choose_tiling(bounded(kernel, 65536, 8193, 8200, None)).lanes == ()
+
+
+def test_long_rows_that_are_no_whole_vectors_are_joined_within_rows() -> None:
+    def kernel(name: str, kernel: LoopKernel, *_: object, **__: object) -> LoopKernel:
+        return kernel
+
+    tiling = choose_tiling(joined(kernel, 8, 1000, 601, None))
+    assert (tiling.lanes, tiling.lane_first, tiling.dealt) == (("i1",), True, True)
+    assert choose_tiling(joined(kernel, 8, 1000, 600, None)).lanes == ()
+    assert choose_tiling(joined(kernel, 8, 500, 101, None)).lanes == ()
 
 
 def test_a_row_is_divided_by_a_reciprocal() -> None:
