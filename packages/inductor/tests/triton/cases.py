@@ -715,3 +715,30 @@ def sort_cases(rows: int, row: int) -> Iterator[Case]:
             buffers = [x, torch.zeros_like(x), torch.zeros(3 * rows, dtype=I64)]
             way = "down" if descending else "up"
             yield Case(f"sort-{dtype}-{way}-{rows}x{row}", kernel, buffers)
+            yield first_sorted(kernel, x, row, 6 if row > 32 else 2)
+
+
+def first_sorted(kernel: LoopKernel, x: torch.Tensor, row: int, count: int) -> Case:
+    """Of the kernel of `sort_cases` only the first values and positions; the last row's elements
+    are those that are sorted last.
+    """
+    i, r = symbol("i0"), symbol("r0")
+    body = [s for s in kernel.body if not isinstance(s, Store)]
+    (limit,) = (at for at, s in enumerate(body) if isinstance(s, Constant))
+    body[limit] = Constant("v4", I64, count)
+    index = count * i + r
+    body += [Store("b1", index, "v1", mask="v5"), Store("b2", index, "v2", mask="v5")]
+    (values, _) = sorts = [s for s in body if isinstance(s, Sort)]
+    dtype, rows = values.dtype, len(x) // row
+    x = x.clone()
+    if dtype.is_floating_point:
+        x[-row:] = -math.inf if values.descending else math.nan
+    else:
+        least, most = (
+            (False, True) if dtype is BOOL else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+        )
+        x[-row:] = least if values.descending else most
+    buffers = [x, torch.zeros(rows * count, dtype=dtype), torch.zeros(rows * count, dtype=I64)]
+    way = "down" if sorts[0].descending else "up"
+    name = f"sort-first-{dtype}-{way}-{rows}x{row}"
+    return Case(name, replace(kernel, body=tuple(body)), buffers)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from cases import F32, Case, column_scan, resampled, softmax, transposed, weight_gradient
+from cases import (
+    F32,
+    Case,
+    column_scan,
+    first_sorted,
+    resampled,
+    softmax,
+    sort_cases,
+    transposed,
+    weight_gradient,
+)
 from ragged_cases import bounded, gapped, joined, mixed, ragged
 from repeat_cases import resized_channels
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
+from flambeau_inductor.codegen.triton.first_sorted import first_count
 from flambeau_inductor.codegen.triton.kernel import write_kernel
 from flambeau_inductor.codegen.triton.tiling import NARROW_COLUMN_TILE, Tiling, choose_tiling, grid
 from flambeau_inductor.indexing.expressions import symbol
@@ -175,6 +187,17 @@ def test_places_and_weights_are_computed_once_for_many_channels() -> None:
     assert middle.repeats and middle.lanes == ("i0", "i2", "i3")
     assert not choose_tiling(resized_channels(Case, (2, 3, 40, 64), None).kernel).repeats
     assert not choose_tiling(resampled(65536, 64).kernel).repeats
+
+
+@pytest.mark.parametrize(("count", "selects"), [(8, True), (11, True), (12, False), (128, False)])
+def test_a_few_of_a_row_are_selected_without_sorting_it(count: int, selects: bool) -> None:
+    (whole,) = (c for c in sort_cases(16, 128) if c.name == "sort-torch.float32-down-16x128")
+    kernel = first_sorted(whole.kernel, whole.buffers[0], 128, count).kernel
+    assert first_count(kernel) == (count if selects else 0)
+    source = write_kernel(kernel, "f", choose_tiling(kernel))
+    assert ("tl.sort(" in source) is not selects
+    assert (f"first_lanes(v1_order_keys, {count}" in source) is selects
+    assert first_count(whole.kernel) == 0
 
 
 def test_scanned_columns_lie_in_few_threads() -> None:

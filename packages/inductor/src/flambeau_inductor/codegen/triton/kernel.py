@@ -21,6 +21,7 @@ import sympy
 import torch
 
 from flambeau_inductor.codegen.triton import reductions
+from flambeau_inductor.codegen.triton.first_sorted import first_count, write_first_sorted
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles
@@ -141,6 +142,9 @@ class KernelWriter(SourceWriter):
         self.reductions: dict[tuple[str, str], str] = {}
         self.orders: dict[tuple[str, bool], str] = {}
         self.carried = False
+        self.sorted_lanes: tuple[int, int] | None = None
+        """How many elements a sort gives, if not all, and in how many lanes."""
+        self.lane_block = "RBLOCK"
         self.row_part: int | None = None
         """The tile that is written, where several make up a row."""
 
@@ -160,7 +164,7 @@ class KernelWriter(SourceWriter):
 
     def tile_shape(self, inner: bool) -> str:
         """The shape of a tile of stored values."""
-        lanes = "RBLOCK" if inner else "1"
+        lanes = self.lane_block if inner else "1"
         return f"[{lanes}, XBLOCK]" if self.tiling.dealt else f"[XBLOCK, {lanes}]"
 
     def divides_row(self, a: str, b: str) -> bool:
@@ -364,6 +368,9 @@ class KernelWriter(SourceWriter):
             write_shares(self)
         elif self.tiling.tiles:
             write_row_tiles(self)
+        elif self.tiling.persistent and (count := first_count(self.kernel)):
+            self.lanes("tl.arange(0, RBLOCK)[None, :]")
+            write_first_sorted(self, count)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
             Replay(TritonOps(self)).run(self.loads_first(self.kernel.body))
