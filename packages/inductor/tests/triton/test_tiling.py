@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from cases import (
@@ -9,6 +11,7 @@ from cases import (
     Case,
     column_scan,
     first_sorted,
+    padded,
     resampled,
     softmax,
     sort_cases,
@@ -198,6 +201,16 @@ def test_a_few_of_a_row_are_selected_without_sorting_it(count: int, selects: boo
     assert ("tl.sort(" in source) is not selects
     assert (f"first_lanes(v1_order_keys, {count}" in source) is selects
     assert first_count(whole.kernel) == 0
+
+
+def test_a_padded_load_gives_the_padding() -> None:
+    kernel = padded(11, 4).kernel
+    source = write_kernel(kernel, "f", choose_tiling(kernel))
+    assert "other=7.0)" in source and "tl.where(" not in source
+    body = tuple(replace(s, op="maximum", args=s.args[1:]) if getattr(s, "op", "") == "where" else s
+                 for s in kernel.body)  # fmt: skip
+    source = write_kernel(replace(kernel, body=body), "f", choose_tiling(kernel))
+    assert "other=0)" in source
 
 
 def test_scanned_columns_lie_in_few_threads() -> None:

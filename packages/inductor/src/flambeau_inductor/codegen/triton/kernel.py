@@ -21,6 +21,7 @@ import sympy
 import torch
 
 from flambeau_inductor.codegen.triton import reductions
+from flambeau_inductor.codegen.triton.filled_loads import filled_loads
 from flambeau_inductor.codegen.triton.first_sorted import first_count, write_first_sorted
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
@@ -136,6 +137,7 @@ class KernelWriter(SourceWriter):
         one = tiling.vectors and len(tiling.lanes) == 1
         self.bounds = vector_bounds(kernel, *tiling.lanes) if one else {}
         self.bound_masks: set[str] = set()
+        self.filled_loads = filled_loads(kernel)
         self.scalar_rows = bool(tiling.lanes) and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
         self.reduced = 0
