@@ -69,7 +69,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 def _text(row: dict[str, Any]) -> str:
     tiling = row["tiling"]
-    kind = "persistent" if tiling["persistent"] else tiling["lane"] or ""
+    kind = "persistent" if tiling["persistent"] else " ".join(tiling["lanes"])
     return f"{tiling['xblock']}x{tiling['rblock']}/{tiling['warps']} {kind}".strip()
 
 

@@ -192,6 +192,25 @@ def test_cast_pairs_are_kept_on_demand(tester):
     assert str(explain_graph(graph, strict)).count("cast") == 4
 
 
+def test_casts_that_round_nothing_are_left_out(tester):
+    """A sign or a choice of numbers of bfloat16 is one, whatever the options."""
+    strict = InductorOptions(elide_cast_pairs=False, debug_checks=True)
+
+    def build(b, x, y):
+        wide, other = b.cast(x, torch.float32), b.cast(y, torch.float32)
+        size = b.cast(b.maximum(b.abs(wide), b.neg(other)), torch.bfloat16)
+        chosen = b.cast(b.where(b.lt(other, 0.0), wide, 0.5), torch.bfloat16)
+        inexact = b.cast(b.maximum(wide, 0.1), torch.bfloat16)
+        results = (b.cast(each, torch.float32) for each in (size, chosen, inexact))
+        return tuple(results)
+
+    x, y = (torch.randn(6, 33).bfloat16() for _ in range(2))
+    x[0, :3] = torch.tensor([float("nan"), -float("inf"), -0.0])
+    tester.check(build, x, y, options=strict, rtol=0, atol=0)
+    text = str(explain_graph(tester.graph(build, [x, y]), strict))
+    assert text.count("cast") == 4  # two operands; the last result, rounded
+
+
 def test_horizontal_fusion_is_an_option(tester):
     graph = tester.graph(independent, [torch.randn(6, 33), torch.randn(6, 33)])
     program, _ = tester.compile(graph, InductorOptions(fuse_horizontal=False))

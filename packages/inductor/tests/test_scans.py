@@ -7,9 +7,14 @@ import dataclasses
 import pytest
 import torch
 
+from flambeau_inductor import InductorOptions
 from flambeau_inductor.check import BorderError, check_kernel
 from flambeau_inductor.indexing.expressions import symbol
 from flambeau_inductor.ir import Axis, Load, LoopKernel, Param, Scan, Sort, Store, format_kernel
+from flambeau_inductor.lowering.split_scan import choose_chunk
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Value
+from flambeau_prims.spec import Spec
 
 SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 SPECIAL = torch.tensor([0.0, -0.0, float("nan"), 1.0, float("inf"), -float("inf"), 2.0])
@@ -35,6 +40,24 @@ def test_scan(tester, name, reverse, parts):
             tester.check(
                 lambda b, x, dim=dim: getattr(b, name)(x, dim, reverse), x, options=options
             )
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "chunk"),
+    [
+        ((1 << 20,), 0, 1024),
+        ((1 << 22,), 0, 4096),
+        ((1 << 25,), 0, 4096),
+        ((1 << 26,), 0, 8192),
+        ((4096, 16384), 0, 0),
+        ((1 << 20, 8), 0, 1024),
+    ],
+)
+def test_chunks_on_a_gpu_are_those_that_registers_hold(shape, dim, chunk):
+    x = Value("x", Spec.of(shape, device=torch.device("cuda:0")))
+    builder = Builder([], ["x"])
+    builder.cumsum(x, dim, False)
+    assert choose_chunk(builder.nodes[-1], InductorOptions()) == chunk
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float64])

@@ -13,6 +13,7 @@ import torch
 from float8_cases import float8_cases
 from matmul_cases import matmul_cases
 from ragged_cases import ragged_cases
+from repeat_cases import repeat_cases
 from row_share_cases import joined_shares, row_share_cases
 from row_tile_cases import row_tile_cases
 
@@ -147,7 +148,7 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield transposed(13, 29)
     yield transposed(45, 70)
     yield transposed(64, 128)
-    across = Tiling(32, 16, lane="i0", lane_first=True)
+    across = Tiling(32, 16, lanes=("i0",), lane_first=True)
     yield replace(transposed(45, 70), name="transposed-lane-first", tiling=across)
     yield column_sum(40, 100)
     yield weight_gradient(301, 70)
@@ -157,8 +158,9 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield scattered(50, 7, "add")
     yield scattered(1, 33, "set")
     yield resampled(5, 21)
-    yield resampled(3, 40, Tiling(4, 16, lane="i1", dealt=True))
+    yield resampled(3, 40, Tiling(4, 16, lanes=("i1",), dealt=True))
     yield resampled(3, 40, Tiling(64, dealt=True))
+    yield from repeat_cases(Case)
     yield pooled(3, 7, 10)
     yield pooled_gradient(3, 7, 10)
     for rows, row in ((5, 7), (3, 33)):
@@ -713,3 +715,30 @@ def sort_cases(rows: int, row: int) -> Iterator[Case]:
             buffers = [x, torch.zeros_like(x), torch.zeros(3 * rows, dtype=I64)]
             way = "down" if descending else "up"
             yield Case(f"sort-{dtype}-{way}-{rows}x{row}", kernel, buffers)
+            yield first_sorted(kernel, x, row, 6 if row > 32 else 2)
+
+
+def first_sorted(kernel: LoopKernel, x: torch.Tensor, row: int, count: int) -> Case:
+    """Of the kernel of `sort_cases` only the first values and positions; the last row's elements
+    are those that are sorted last.
+    """
+    i, r = symbol("i0"), symbol("r0")
+    body = [s for s in kernel.body if not isinstance(s, Store)]
+    (limit,) = (at for at, s in enumerate(body) if isinstance(s, Constant))
+    body[limit] = Constant("v4", I64, count)
+    index = count * i + r
+    body += [Store("b1", index, "v1", mask="v5"), Store("b2", index, "v2", mask="v5")]
+    (values, _) = sorts = [s for s in body if isinstance(s, Sort)]
+    dtype, rows = values.dtype, len(x) // row
+    x = x.clone()
+    if dtype.is_floating_point:
+        x[-row:] = -math.inf if values.descending else math.nan
+    else:
+        least, most = (
+            (False, True) if dtype is BOOL else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+        )
+        x[-row:] = least if values.descending else most
+    buffers = [x, torch.zeros(rows * count, dtype=dtype), torch.zeros(rows * count, dtype=I64)]
+    way = "down" if sorts[0].descending else "up"
+    name = f"sort-first-{dtype}-{way}-{rows}x{row}"
+    return Case(name, replace(kernel, body=tuple(body)), buffers)

@@ -38,8 +38,10 @@ CHOSEN = {
             "matmul",
             "row_shares",
             "row_tiles",
+            "repeats",
             "ragged-gapped-50257",
             "ragged-bounded",
+            "ragged-joined",
         )
     )
     or (case.name.startswith(("scan-max", "scan-logaddexp", "sort-")) and "5x" in case.name)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
-from cases import F32, column_scan, softmax, transposed, weight_gradient
-from ragged_cases import bounded, gapped, mixed, ragged
+from cases import (
+    F32,
+    Case,
+    column_scan,
+    first_sorted,
+    padded,
+    resampled,
+    softmax,
+    sort_cases,
+    transposed,
+    weight_gradient,
+)
+from ragged_cases import bounded, gapped, joined, mixed, ragged
+from repeat_cases import resized_channels
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
+from flambeau_inductor.codegen.triton.first_sorted import first_count
 from flambeau_inductor.codegen.triton.kernel import write_kernel
 from flambeau_inductor.codegen.triton.tiling import NARROW_COLUMN_TILE, Tiling, choose_tiling, grid
 from flambeau_inductor.indexing.expressions import symbol
@@ -124,15 +140,25 @@ def test_programs_within_long_rows_load_once_for_each_row_is_the_same_along_it()
 
     rows = bounded(kernel, 64, 50257, 50304, None)
     tiling = choose_tiling(rows)
-    assert (tiling.lane, tiling.lane_first, tiling.vectors) == ("i1", True, True)
+    assert (tiling.lanes, tiling.lane_first, tiling.vectors) == (("i1",), True, True)
     assert grid(rows, tiling, {}) == (50, 64)
     source = write_kernel(rows, "f", tiling)
     assert "v2_touched_8 = i1 // 8 * 8 < 50257" in source
     assert "tl.load(b1 + (i0_scalar))" in source
-    assert choose_tiling(bounded(kernel, 64, 1000, 1024, None)).lane is None
+    assert choose_tiling(bounded(kernel, 64, 1000, 1024, None)).lanes == ()
     assert not choose_tiling(bounded(kernel, 64, 50256, 50304, None)).vectors
     assert not choose_tiling(bounded(kernel, 64, 50257, 50257, None)).vectors
-    assert choose_tiling(bounded(kernel, 65536, 8193, 8200, None)).lane is None
+    assert choose_tiling(bounded(kernel, 65536, 8193, 8200, None)).lanes == ()
+
+
+def test_long_rows_that_are_no_whole_vectors_are_joined_within_rows() -> None:
+    def kernel(name: str, kernel: LoopKernel, *_: object, **__: object) -> LoopKernel:
+        return kernel
+
+    tiling = choose_tiling(joined(kernel, 8, 1000, 601, None))
+    assert (tiling.lanes, tiling.lane_first, tiling.dealt) == (("i1",), True, True)
+    assert choose_tiling(joined(kernel, 8, 1000, 600, None)).lanes == ()
+    assert choose_tiling(joined(kernel, 8, 500, 101, None)).lanes == ()
 
 
 def test_a_row_is_divided_by_a_reciprocal() -> None:
@@ -155,6 +181,36 @@ def test_programs_of_whole_channels_go_on_along_their_places() -> None:
     tiling = choose_tiling(kernel)
     assert tiling.lane_first and grid(kernel, tiling, {}) == (256, 32)
     assert not choose_tiling(transposed(256, 256).kernel).lane_first
+
+
+def test_places_and_weights_are_computed_once_for_many_channels() -> None:
+    large = choose_tiling(resized_channels(Case, (16, 32, 40, 64), None).kernel)
+    assert large.repeats and large.lanes == ("i1", "i2", "i3")
+    middle = choose_tiling(resized_channels(Case, (9, 32, 64, 64), None).kernel)
+    assert middle.repeats and middle.lanes == ("i0", "i2", "i3")
+    assert not choose_tiling(resized_channels(Case, (2, 3, 40, 64), None).kernel).repeats
+    assert not choose_tiling(resampled(65536, 64).kernel).repeats
+
+
+@pytest.mark.parametrize(("count", "selects"), [(8, True), (11, True), (12, False), (128, False)])
+def test_a_few_of_a_row_are_selected_without_sorting_it(count: int, selects: bool) -> None:
+    (whole,) = (c for c in sort_cases(16, 128) if c.name == "sort-torch.float32-down-16x128")
+    kernel = first_sorted(whole.kernel, whole.buffers[0], 128, count).kernel
+    assert first_count(kernel) == (count if selects else 0)
+    source = write_kernel(kernel, "f", choose_tiling(kernel))
+    assert ("tl.sort(" in source) is not selects
+    assert (f"first_lanes(v1_order_keys, {count}" in source) is selects
+    assert first_count(whole.kernel) == 0
+
+
+def test_a_padded_load_gives_the_padding() -> None:
+    kernel = padded(11, 4).kernel
+    source = write_kernel(kernel, "f", choose_tiling(kernel))
+    assert "other=7.0)" in source and "tl.where(" not in source
+    body = tuple(replace(s, op="maximum", args=s.args[1:]) if getattr(s, "op", "") == "where" else s
+                 for s in kernel.body)  # fmt: skip
+    source = write_kernel(replace(kernel, body=body), "f", choose_tiling(kernel))
+    assert "other=0)" in source
 
 
 def test_scanned_columns_lie_in_few_threads() -> None:

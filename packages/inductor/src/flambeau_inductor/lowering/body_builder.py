@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
 EXTREMES = frozenset({"argmax", "argmin", "max", "min", "sum_exp"})
 """Reductions that say how far elements are from an extreme: beside a great mask, a rounding."""
+CHOICES = frozenset({"abs", "maximum", "minimum", "neg", "where"})
+"""Operators whose result is one of their operands, or one with another sign."""
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
@@ -158,18 +160,28 @@ class BodyBuilder:
         statement = self.by_name[x]
         if isinstance(statement, Constant) and source not in FLOATS and to in FLOATS:
             return self.constant(statement.value, to)
-        if (
-            self.elide_cast_pairs
-            and source in HALF_DTYPES
-            and isinstance(statement, Compute)
-            and statement.op == "cast"
-        ):
+        if source in HALF_DTYPES and isinstance(statement, Compute) and statement.op == "cast":
             origin = statement.args[0]
-            if self.dtypes[origin] is to:
+            if self.dtypes[origin] is to and self.holds(origin, source):
+                return origin
+            if self.dtypes[origin] is to and self.elide_cast_pairs:
                 rounded = self.compute("cast", (x,), to)
                 self.unrounded[rounded] = origin
                 return rounded
         return self.compute("cast", (x,), to)
+
+    def holds(self, value: str, narrow: torch.dtype) -> bool:
+        """Whether a value is a number of a narrower dtype: nothing rounds it to that."""
+        statement = self.by_name[value]
+        if isinstance(statement, Constant):
+            number = float(statement.value)
+            return number != number or torch.tensor(number, dtype=narrow).item() == number
+        if not isinstance(statement, Compute):
+            return False
+        if statement.op == "cast":
+            return self.dtypes[statement.args[0]] is narrow
+        chosen = statement.args[1:] if statement.op == "where" else statement.args
+        return statement.op in CHOICES and all(self.holds(each, narrow) for each in chosen)
 
     # Values that are rounded to half precision
 

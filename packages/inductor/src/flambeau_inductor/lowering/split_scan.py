@@ -44,6 +44,11 @@ SHORTEST_COLUMN_CHUNK = 128
 COLUMNS_PER_PROGRAM = 64
 MOST_CHUNKS = 1024
 
+KEPT_CHUNK, MOST_KEPT_CHUNKS = 4096, 8192
+"""The longest chunks that a program keeps in registers; longer ones only if there would be more
+chunks than that.
+"""
+
 REDUCTIONS = {"cumsum": "sum", "cumprod": "prod", "cummax": "amax", "cummin": "amin"}
 """Scan -> the reduction whose identity it begins with."""
 
@@ -91,8 +96,11 @@ def choose_chunk(node: Node, options: InductorOptions) -> int:
     if length <= (shortest if column else LONG_ROW) or programs >= enough:
         return 0
     chunk = shortest
-    while chunk * MOST_CHUNKS < length * programs:
+    most = MOST_CHUNKS
+    while chunk * most < length * programs:
         chunk *= 2
+        if chunk == KEPT_CHUNK and not column:
+            most = MOST_KEPT_CHUNKS
     return _even_chunk(spec.shape[dim], chunk) if chunk < length else 0
 
 

@@ -3,8 +3,8 @@
 Four shapes, chosen in `tiling.choose_tiling`:
 
 - pointwise: a program takes XBLOCK points of the flattened outer axes;
-- crosswise pointwise (a transposition): XBLOCK points of all outer axes but one, RBLOCK points of
-  that one;
+- pointwise in two dimensions (a transposition; what is repeated along some axes): XBLOCK points of
+  some outer axes, RBLOCK points of the others;
 - persistent reduction: XBLOCK rows, the whole row in RBLOCK lanes; each value is computed once and
   stays in registers;
 - looped reduction: XBLOCK rows, one loop over the row in steps of RBLOCK for each of
@@ -21,11 +21,19 @@ import sympy
 import torch
 
 from flambeau_inductor.codegen.triton import reductions
+from flambeau_inductor.codegen.triton.filled_loads import filled_loads
+from flambeau_inductor.codegen.triton.first_sorted import first_count, write_first_sorted
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles
 from flambeau_inductor.codegen.triton.source_writer import SourceWriter
-from flambeau_inductor.codegen.triton.tiling import apart_axes, constants_of, lane_axes, row_axes
+from flambeau_inductor.codegen.triton.tiling import (
+    apart_axes,
+    constants_of,
+    lane_axes,
+    row_axes,
+    row_major,
+)
 from flambeau_inductor.codegen.triton.vector_bounds import VectorBound, vector_bounds
 from flambeau_inductor.codegen.triton.vector_rows import (
     flat_masks,
@@ -126,15 +134,19 @@ class KernelWriter(SourceWriter):
         self.flat_index = self.row_major_index()
         odd = tiling.vectors and not self.rows_fit
         self.flat_vector = flat_vector(kernel, self.flat_index) if odd else 0
-        lane = tiling.lane if tiling.vectors else None
-        self.bounds = {} if lane is None else vector_bounds(kernel, lane)
+        one = tiling.vectors and len(tiling.lanes) == 1
+        self.bounds = vector_bounds(kernel, *tiling.lanes) if one else {}
         self.bound_masks: set[str] = set()
-        self.scalar_rows = tiling.lane is not None and tiling.xblock == 1
+        self.filled_loads = filled_loads(kernel)
+        self.scalar_rows = bool(tiling.lanes) and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
         self.orders: dict[tuple[str, bool], str] = {}
         self.carried = False
+        self.sorted_lanes: tuple[int, int] | None = None
+        """How many elements a sort gives, if not all, and in how many lanes."""
+        self.lane_block = "RBLOCK"
         self.row_part: int | None = None
         """The tile that is written, where several make up a row."""
 
@@ -154,7 +166,7 @@ class KernelWriter(SourceWriter):
 
     def tile_shape(self, inner: bool) -> str:
         """The shape of a tile of stored values."""
-        lanes = "RBLOCK" if inner else "1"
+        lanes = self.lane_block if inner else "1"
         return f"[{lanes}, XBLOCK]" if self.tiling.dealt else f"[XBLOCK, {lanes}]"
 
     def divides_row(self, a: str, b: str) -> bool:
@@ -190,7 +202,20 @@ class KernelWriter(SourceWriter):
         """The tile of addresses of an access."""
         if not index.free_symbols - set(self.kernel.sizes):
             return f"{buffer} + tl.full({self.scalar_shape}, {integer_text(index)}, tl.int64)"
-        return f"{buffer} + ({self.index_text(index)})"
+        return " + ".join([buffer, *(f"({part})" for part in self.index_parts(index))])
+
+    def index_parts(self, index: sympy.Expr) -> list[str]:
+        """An index in Triton, as texts to be added to an address one by one. The rows of a tile
+        that a thread has, all of them, are constants apart from the first.
+        """
+        if not self.tiling.repeats or len(self.rows) != 1:
+            return [self.index_text(index)]
+        row = self.rows[0].symbol
+        step = index.coeff(row)
+        rest = sympy.expand(index - step * row)
+        if not step.is_Integer or step == 0 or row in rest.free_symbols:
+            return [self.index_text(index)]
+        return [f"{self.index_text(rest)} + {step} * xfirst", f"{step} * xrow"]
 
     def scalar_pointer(self, buffer: str, index: sympy.Expr) -> str | None:
         """One address for a program within a row, if an index names nothing else: of a tile of one,
@@ -222,12 +247,7 @@ class KernelWriter(SourceWriter):
 
     def row_major_index(self) -> sympy.Expr | None:
         """The flattened rows of a pointwise kernel, as an index over their axes."""
-        if self.lane_axes or not self.rows:
-            return None
-        flat, below = sympy.Integer(0), sympy.Integer(1)
-        for axis in reversed(self.rows):
-            flat, below = flat + axis.symbol * below, below * axis.size
-        return sympy.expand(flat)
+        return None if self.lane_axes or not self.rows else row_major(self.rows)
 
     def index_name(self, name: str) -> str:
         """A symbol of an index: an indirect one in 32 bits, if these hold all indices."""
@@ -284,7 +304,8 @@ class KernelWriter(SourceWriter):
         mask: str | None,
     ) -> None:  # fmt: skip
         """A store of a tile of a shape, under tile masks and a mask of the statement."""
-        address = f"{buffer} + tl.broadcast_to({self.index_text(index)}, {shape})"
+        parts = (f"tl.broadcast_to({part}, {shape})" for part in self.index_parts(index))
+        address = " + ".join([buffer, *parts])
         if not {symbol.name for symbol in index.free_symbols} - self.size_names:
             address = f"{buffer} + tl.full({shape}, {integer_text(index)}, tl.int64)"
         masks += [f"tl.broadcast_to({mask}, {shape})"] if mask else []
@@ -341,7 +362,7 @@ class KernelWriter(SourceWriter):
             self.row_prologue(self.program(1 if self.tiling.lane_first else 0))
         if not self.lane_axes:
             Replay(TritonOps(self)).run(self.kernel.body)
-        elif self.tiling.lane:
+        elif self.tiling.lanes:
             program = self.program(0 if self.tiling.lane_first else 1)
             self.lanes(f"{program} * RBLOCK + tl.arange(0, RBLOCK){self.sides[1]}")
             Replay(TritonOps(self)).run(self.kernel.body)
@@ -349,6 +370,9 @@ class KernelWriter(SourceWriter):
             write_shares(self)
         elif self.tiling.tiles:
             write_row_tiles(self)
+        elif self.tiling.persistent and (count := first_count(self.kernel)):
+            self.lanes("tl.arange(0, RBLOCK)[None, :]")
+            write_first_sorted(self, count)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
             Replay(TritonOps(self)).run(self.loads_first(self.kernel.body))
@@ -380,7 +404,12 @@ class KernelWriter(SourceWriter):
         """The row index of a program, or of a numbered tile, its mask, and the axes from it."""
         program += ".to(tl.int64)" if self.wide else ""
         lanes = "tl.arange(0, XBLOCK)" + (self.sides[0] if self.lane_axes else "")
-        self.line(f"xindex = {program} * XBLOCK + {lanes}")
+        if self.tiling.repeats:
+            self.line(f"xfirst = {program} * XBLOCK")
+            self.line(f"xrow = {lanes}")
+            self.line("xindex = xfirst + xrow")
+        else:
+            self.line(f"xindex = {program} * XBLOCK + {lanes}")
         if self.tiling.dealt:
             self.deal("xindex")
         if not self.rows_fit:

@@ -16,7 +16,7 @@ import torch
 from flambeau_inductor.codegen.float8 import FLOAT8, float8_bits
 from flambeau_inductor.codegen.triton.scans import scan_tile, sort_order, sorted_tile
 from flambeau_inductor.indexing.expressions import integer_text
-from flambeau_inductor.ir import ColumnReduce
+from flambeau_inductor.ir import ColumnReduce, Load
 from flambeau_inductor.scalar_ops import install
 
 if TYPE_CHECKING:
@@ -125,12 +125,18 @@ class TritonOps:
 
     def __init__(self, writer: Any) -> None:
         self.writer = writer
+        self.fills = False
+        """Whether the last load gives a number for elements that do not exist (`filled_loads`)."""
+        self.filled: set[str] = set()
+        """The values of such loads."""
 
     def bind(self, statement: Statement, value: str) -> str:
         name: str = statement.name  # type: ignore[union-attr]
         if isinstance(statement, ColumnReduce):
             return value  # a running tile
         defined: str = self.writer.define(name, value)
+        if isinstance(statement, Load) and self.fills:
+            self.filled.add(defined)
         return defined
 
     # Leaves and memory
@@ -157,6 +163,8 @@ class TritonOps:
         conditions = self.writer.masks(index, dtype) + ([whole] if whole else [])
         text = self.writer.pointer(buffer, index)
         scalar = None if conditions else self.writer.scalar_pointer(buffer, index)
+        fill = None if bound else self.writer.filled_loads.get((buffer, index, mask))
+        self.fills = fill is not None
         if scalar:
             text = f"tl.broadcast_to(tl.load({scalar}), {self.writer.scalar_shape})"
             return f"({text} != 0)" if dtype is torch.bool else text
@@ -164,7 +172,7 @@ class TritonOps:
             text = f"tl.where({mask}, tl.load({text}, {' & '.join(conditions)}, other=0), 0.0)"
             return f"{text}.to({TRITON_TYPES[dtype]})"
         if conditions:
-            text = f"tl.load({text}, {' & '.join(conditions)}, other=0)"
+            text = f"tl.load({text}, {' & '.join(conditions)}, other={fill or 0})"
         else:
             text = f"tl.load({text})"
         return f"({text} != 0)" if dtype is torch.bool else text
@@ -209,7 +217,7 @@ class TritonOps:
     # Selection and conversion
 
     def where(self, condition: str, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"tl.where({condition}, {a}, {b})"
+        return a if a in self.filled else f"tl.where({condition}, {a}, {b})"
 
     def cast(self, x: str, source: torch.dtype, to: torch.dtype) -> str:
         if source in FLOAT8:

@@ -55,8 +55,25 @@ def float_key(x):
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
     return tl.where(x != x, 0x7fffffff, tl.where(bits < 0, bits ^ 0x7fffffff, bits))
 """,
+    "first_lanes": """
+@triton.jit
+def first_lanes(keys, COUNT: tl.constexpr, LANES: tl.constexpr):
+    lanes = tl.broadcast_to(tl.arange(0, keys.shape[1])[None, :], keys.shape)
+    places = tl.arange(0, LANES)[None, :]
+    order = tl.zeros([keys.shape[0], LANES], tl.int32)
+    for number in tl.static_range(COUNT):
+        least = tl.min(keys, 1)[:, None]
+        lane = tl.min(tl.where(keys == least, lanes, 0x7fffffff), 1)[:, None]
+        order = tl.where(places == number, lane, order)
+        taken = lanes == lane
+        keys = tl.where(taken, 0x7fffffff, keys)
+        lanes = tl.where(taken, 0x7fffffff, lanes)
+    return order
+""",
 }
-"""How two neighbours combine, and the order of floats as integers: NaN last, zeros equal."""
+"""How two neighbours combine; the order of floats as integers: NaN last, zeros equal; the lanes of
+the first keys of each row, of equal ones the first lane.
+"""
 
 SHORT_DTYPES = frozenset({
     torch.bfloat16, torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -69,6 +86,7 @@ class Tiles(Protocol):
 
     lanes_fit: bool
     carried: bool
+    sorted_lanes: tuple[int, int] | None
 
     def line(self, text: str) -> None: ...
     def helper(self, name: str) -> str: ...
@@ -108,10 +126,17 @@ def sort_order(tiles: Tiles, sort: Sort, value: str, dtype: torch.dtype) -> str:
         key = f"({key} >> 16)"  # the lower half of its bits is 0 as a float32
     if sort.descending:
         key = f"~{key}"
+    name = f"{sort.name}_order"
+    if tiles.sorted_lanes is not None:
+        key = key if tiles.lanes_fit else f"tl.where(rmask, {key}, {2**31 - 1})"
+        tiles.line(f"{name}_keys = {key}")
+        count, lanes = tiles.sorted_lanes
+        tiles.line(f"{name} = {tiles.helper('first_lanes')}({name}_keys, {count}, {lanes})")
+        return name
     if not tiles.lanes_fit:
         key = f"tl.where(rmask, {key}, {2 ** (bits - 1) - 1})"
     lane = "tl.broadcast_to(tl.arange(0, RBLOCK)[None, :], [XBLOCK, RBLOCK])"
-    name, kind = f"{sort.name}_order", f"tl.int{2 * bits}"
+    kind = f"tl.int{2 * bits}"
     tiles.line(f"{name}_keys = (({key}).to({kind}) << {bits}) | {lane}.to({kind})")
     tiles.line(f"{name} = (tl.sort({name}_keys, 1) & {2 ** (bits - 1) - 1}).to(tl.int32)")
     return name

@@ -25,8 +25,12 @@ class SourceWriter(ABC):
     bounds: Mapping[Any, VectorBound]
     """By mask and index, the masked loads that read whole vectors."""
 
+    filled_loads: Mapping[Any, str]
+    """By buffer, index and mask, what masked loads give for elements that do not exist."""
+
     def __init__(self, dtypes: Mapping[str, torch.dtype]) -> None:
         self.bounds = {}
+        self.filled_loads = {}
         self.dtypes = dict(dtypes)
         self.lines: list[str] = []
         self.helpers: dict[str, str] = {}

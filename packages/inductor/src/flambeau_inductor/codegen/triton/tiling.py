@@ -14,7 +14,7 @@ import sympy
 
 from flambeau_inductor.codegen.triton.row_tiles import can_tile
 from flambeau_inductor.codegen.triton.vector_bounds import vector_bounds
-from flambeau_inductor.codegen.triton.vector_rows import vector_rows
+from flambeau_inductor.codegen.triton.vector_rows import VECTOR_BYTES, vector_rows
 from flambeau_inductor.indexing.expressions import FloorDiv, evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
     CheckIndex,
@@ -90,6 +90,14 @@ CROSSWISE_SIZE = 16
 ROW_WORK = 12
 """A pointwise kernel that spends as much on what depends on one axis only gets a tile of rows."""
 
+ADDRESS_WORK = 2
+"""What an address costs that a thread computes once for all points along such axes."""
+
+REPEATS, REPEATED_LANES = 8, 128
+"""The points along axes that work is repeated along, and those along others, of a tile that does
+such work once: each thread takes one of the latter.
+"""
+
 ROW_TILE = 2048
 """The points of such a tile: each thread takes several rows and several lanes."""
 
@@ -109,6 +117,11 @@ LONG_LANES, LONG_TILE = 8192, 1024
 tiles within a row; the points of one.
 """
 
+SHORTEST_ODD_ROW = 1024
+"""From this length on, rows that are no whole vectors, and not those of the flattened points, are
+walked by tiles within a row.
+"""
+
 GRID_LIMIT = 65535
 """Programs along the second dimension of a grid."""
 
@@ -117,21 +130,22 @@ GRID_LIMIT = 65535
 class Tiling:
     """Tile sizes (powers of two) and warps of one kernel.
 
-    `rblock` is 0 for a plain pointwise kernel. `lane` names the outer axis that a crosswise
-    pointwise kernel lays along the lanes. `dealt`: neighbouring points go to different threads, as
-    strided and indirect reads want it, and not in fours to one. `apart`: a tile's rows run over the
-    last outer axis only. `vectors`: accesses at the ends of rows that are not whole
-    vectors are still wide (`vector_rows`). `lane_first`: neighbouring programs differ in their
-    lanes. `stages`: how many tiles of a loop over rows are under way at once.
-    `tiles`: how many make up a row that is kept, if not one. `group`: so many neighbouring lanes
-    have a running maximum together.
+    `rblock` is 0 for a plain pointwise kernel. `lanes` names the outer axes that a pointwise kernel
+    of two-dimensional tiles lays along their second dimension. `dealt`: neighbouring points go to
+    different threads, as strided and indirect reads want it, and not in fours to one. `apart`: a
+    tile's rows run over the last outer axis only. `vectors`: accesses at the ends of rows that are
+    not whole vectors are still wide (`vector_rows`). `lane_first`: neighbouring programs differ in
+    their lanes. `stages`: how many tiles of a loop over rows are under way at once. `tiles`: how
+    many make up a row that is kept, if not one. `group`: so many neighbouring lanes have a running
+    maximum together. `repeats`: a thread has all rows of a tile for one lane, and the address of
+    the first.
     """
 
     xblock: int
     rblock: int = 0
     persistent: bool = False
     warps: int = 4
-    lane: str | None = None
+    lanes: tuple[str, ...] = ()
     dealt: bool = False
     apart: bool = False
     vectors: bool = False
@@ -139,6 +153,15 @@ class Tiling:
     stages: int = 0
     tiles: int = 0
     group: int = 1
+    repeats: bool = False
+
+
+def row_major(axes: Sequence[Axis]) -> sympy.Expr:
+    """The number of a point among the flattened axes."""
+    flat, below = sympy.Integer(0), sympy.Integer(1)
+    for axis in reversed(axes):
+        flat, below = flat + axis.symbol * below, below * axis.size
+    return sympy.expand(flat)
 
 
 def constants_of(tiling: Tiling) -> dict[str, int]:
@@ -152,7 +175,7 @@ def constants_of(tiling: Tiling) -> dict[str, int]:
 def row_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
     """The axes that a tile's first dimension runs over, flattened."""
     axes = kernel.outer[-1:] if tiling.apart else kernel.outer
-    return tuple(axis for axis in axes if axis.symbol.name != tiling.lane)
+    return tuple(axis for axis in axes if axis.symbol.name not in tiling.lanes)
 
 
 def apart_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
@@ -162,7 +185,7 @@ def apart_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
 
 def lane_axes(kernel: LoopKernel, tiling: Tiling) -> tuple[Axis, ...]:
     """The axes that a tile's second dimension runs over, flattened."""
-    return kernel.inner or tuple(axis for axis in kernel.outer if axis.symbol.name == tiling.lane)
+    return kernel.inner or tuple(axis for axis in kernel.outer if axis.symbol.name in tiling.lanes)
 
 
 def choose_tiling(kernel: LoopKernel) -> Tiling:
@@ -312,7 +335,7 @@ def grid(
     programs = (_blocks(row_axes(kernel, tiling), tiling.xblock, dims),)
     if tiling.apart:
         return (*programs, _blocks(apart_axes(kernel, tiling), 1, dims))
-    if tiling.lane is None:
+    if not tiling.lanes:
         return programs
     both = (*programs, _blocks(lane_axes(kernel, tiling), tiling.rblock, dims))
     return both[::-1] if tiling.lane_first else both
@@ -337,12 +360,25 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         across = next(axis for axis in kernel.outer if axis.symbol.name == lane)
         fits = points // max(1, _extent((across,), hints)) <= xblock * GRID_LIMIT // 2
         whole = fits and _extent(kernel.outer[-1:], hints) <= xblock
-        return Tiling(xblock, rblock, warps=8, lane=lane, lane_first=whole)
+        return Tiling(xblock, rblock, warps=8, lanes=(lane,), lane_first=whole)
     if _has_long_rows(kernel, hints):
         lane = kernel.outer[-1].symbol.name
         vectors = bool(vector_bounds(kernel, lane))
-        return Tiling(1, LONG_TILE, warps=4, lane=lane, lane_first=True, vectors=vectors)
-    if _work_along_one_axis(kernel, hints) >= ROW_WORK:
+        return Tiling(1, LONG_TILE, warps=4, lanes=(lane,), lane_first=True, vectors=vectors)
+    if _has_odd_rows(kernel, hints):
+        last, rblock = kernel.outer[-1], LONG_TILE
+        while rblock > SHORTEST_ODD_ROW // 4 and int(last.size) % rblock * 4 < rblock:
+            rblock //= 2
+        lanes = (last.symbol.name,)
+        return Tiling(1, rblock, warps=rblock // 256, lanes=lanes, lane_first=True, dealt=True)
+    work = _work_along_one_axis(kernel, hints)
+    repeated = _repeating_axes(kernel, max(ROW_WORK, work), hints)
+    if repeated:
+        names = (axis.symbol.name for axis in kernel.outer)
+        lanes = tuple(name for name in names if name not in repeated)
+        return Tiling(REPEATS, REPEATED_LANES, warps=REPEATED_LANES // 32, lanes=lanes,
+                      lane_first=True, dealt=True, repeats=True)  # fmt: skip
+    if work >= ROW_WORK:
         return _row_tiling(kernel, points, hints)
     access = _access(kernel) if kernel.outer else "plain"
     if access == "scattered":
@@ -385,6 +421,29 @@ def _has_long_rows(kernel: LoopKernel, hints: _Hints) -> bool:
     return len(loads) > 1
 
 
+def _has_odd_rows(kernel: LoopKernel, hints: _Hints) -> bool:
+    """Whether rows of a length that is no multiple of a vector are read that are not the rows of
+    the flattened points (a concatenation): from a flat index each element would need a division,
+    and its neighbours would not be seen to lie beside it. A program within a row needs none.
+    """
+    if len(kernel.outer) < 2:
+        return False
+    *rows, last = kernel.outer
+    if not isinstance(last.size, int) or last.size < SHORTEST_ODD_ROW:
+        return False
+    if _extent(rows, hints) > GRID_LIMIT // 2 or _access(kernel) != "plain":
+        return False
+    names, flat = {axis.symbol.name for axis in rows}, row_major(kernel.outer)
+    return any(
+        isinstance(s, Load)
+        and last.size * s.dtype.itemsize % VECTOR_BYTES != 0
+        and _step(s.index, last.symbol) == 1
+        and free_names(s.index) & names
+        and (s.index - flat).free_symbols
+        for s in kernel.body
+    )
+
+
 def _narrowest(kernel: LoopKernel) -> int:
     """The bytes of the smallest elements, if none have more than two; else 4."""
     sizes = {param.dtype.itemsize for param in kernel.params}
@@ -406,6 +465,50 @@ def _crosswise_axis(kernel: LoopKernel, hints: _Hints) -> str | None:
             if _step(index, axis.symbol) == 1 and size >= CROSSWISE_SIZE and fits:
                 return axis.symbol.name
     return None
+
+
+def _repeating_axes(kernel: LoopKernel, least: int, hints: _Hints) -> frozenset[str]:
+    """The axes that most of the work does not depend on, `least` or more, at each point of a kernel
+    whose reads are scattered (the channels of images that are resampled): a program computes
+    weights and places once for several points along them.
+    """
+    if len(kernel.outer) < 2 or _access(kernel) == "plain":
+        return frozenset()
+    names = [axis.symbol.name for axis in kernel.outer]
+    extents = {axis.symbol.name: _extent((axis,), hints) for axis in kernel.outer}
+    points = prod(extents.values())
+    if points < REPEATS * REPEATED_LANES * FEW_TILES:
+        return frozenset()
+    best, most = frozenset[str](), least - 1
+    alone = (frozenset((name,)) for name in names[:-1])
+    for each in (*alone, *(frozenset(names[:count]) for count in range(2, len(names)))):
+        repeats = prod(extents[name] for name in each)
+        wasted = -repeats % REPEATS
+        if not 8 * wasted <= repeats <= GRID_LIMIT or points < REPEATED_LANES * repeats:
+            continue
+        work, all_work = _work_without(kernel, each)
+        if work > most and 3 * work >= 2 * all_work:
+            best, most = each, work
+    return best
+
+
+def _work_without(kernel: LoopKernel, axes: frozenset[str]) -> tuple[int, int]:
+    """The cost, at each point, of values that do not vary along some axes, and of all."""
+    along = set(axes)
+    work = total = 0
+    for statement in kernel.body:
+        if isinstance(statement, (Store, CheckIndex, Constant)):
+            continue
+        index = index_of(statement)
+        names = {*operands(statement), *(free_names(index) if index is not None else ())}
+        cost = SCALAR_OPS[statement.op].cost if isinstance(statement, Compute) else 0
+        address = ADDRESS_WORK if isinstance(statement, Load) else 0
+        total += cost + address
+        if names & along:
+            along.add(statement.name)
+            cost = 0
+        work += cost + address
+    return work, total
 
 
 def _work_along_one_axis(kernel: LoopKernel, hints: _Hints) -> int:
@@ -445,7 +548,7 @@ def _row_tiling(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     if dealt and rblock in (128, 256):
         # Fewer threads take more points each: of the same columns, in several rows.
         warps, tile = 2, min(tile, 1024)
-    return Tiling(max(1, tile // rblock), rblock, warps=warps, lane=lane, dealt=dealt)
+    return Tiling(max(1, tile // rblock), rblock, warps=warps, lanes=(lane,), dealt=dealt)
 
 
 def _access(kernel: LoopKernel) -> str:
