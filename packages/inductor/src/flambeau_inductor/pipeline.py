@@ -60,7 +60,7 @@ UNTUNED = frozenset({"multiply_by_onednn"})
 """Passes that choose what `tuning` measures, where it does."""
 
 
-INEXACT = frozenset({"unfuse_bias", "widen_gradients"})
+INEXACT = frozenset({"compute_depthwise_convolutions", "unfuse_bias", "widen_gradients"})
 """Passes that round results of products in another place than eager: not with strict numerics."""
 
 

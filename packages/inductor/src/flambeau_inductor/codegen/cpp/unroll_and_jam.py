@@ -97,10 +97,8 @@ def write_jammed(
         f"bool jammed_here = {name} + {last} < {writer.size(outer)} && {count} + {last} < {end};"
     )
     if conditions:
-        with writer.block(
-            f"for (int64_t first = {name}, at = 0; jammed_here && at < 2; ++at)"
-        ):
-            writer.line(f"const int64_t {name} = first + {last} * at;")
+        with writer.block(f"for (int64_t ahead = 0; jammed_here && ahead < 2; ++ahead)"):
+            writer.printer.renamed[name] = f"({name} + {last} * ahead)"
             writer.statements(before)
             writer.line(f"jammed_here = {' && '.join(conditions)};")
     with writer.block("if (jammed_here)"):
