@@ -99,7 +99,12 @@ def test_values_and_layout(
         ((2, 144, 220, 211), (96, 144, 1, 1), torch.float32, 1, torch.channels_last),
     ],
     ids=[
-        "many pixels", "few weights", "groups", "bfloat16", "row-major", "kept memory",
+        "many pixels",
+        "few weights",
+        "groups",
+        "bfloat16",
+        "row-major",
+        "kept memory",
         "many numbers for each of a large result",
     ],
 )

@@ -4,6 +4,8 @@ what stays a convolution.
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -18,9 +20,15 @@ from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.rules.registry import infer
 from flambeau_prims.spec import Spec
 from flambeau_runtime import load
+from flambeau_runtime.build.isa import detect
 
 CONVOLUTION = torch.ops.aten.convolution.default
 OPTIONS = InductorOptions(debug_checks=True)
+
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() == "x86_64" and detect() == "baseline", reason="the CPU has no FMA"
+)
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -75,9 +83,7 @@ def test_values_and_layout(
 ) -> None:  # fmt: skip
     channels = image[1]
     inputs = [images(*image), torch.randn(channels, 1, *taps)] + [torch.randn(channels)] * bias
-    graph = compute_depthwise_convolutions(
-        graph_of(inputs, stride, padding, dilation, channels)
-    )
+    graph = compute_depthwise_convolutions(graph_of(inputs, stride, padding, dilation, channels))
     check_graph(graph)
     assert not is_left(graph)
     (result,) = load(compile_graph(graph, OPTIONS))(*inputs)

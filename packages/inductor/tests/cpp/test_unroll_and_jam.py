@@ -56,7 +56,7 @@ def check(tester, builds, tensors):
     "shape", [(2, 9, 31, 33), (1, 3, 5, 300), (3, 4, 4, 16), (2, 5, 3, 40), (1, 30, 2, 32)]
 )
 def test_windows_of_images(tester, shape):
-    """Of sizes that copies do not divide, fewer points than copies, and rows longer than a strip."""
+    """Sizes that copies do not divide, fewer points than copies, rows longer than a strip."""
     x = torch.randn(shape)
     builds = [window(3, 3), window(3, 3, outside=2.0), window(3, 3, stride=2), activated]
     text = check(tester, builds, [x, x.clone(), x.double(), x.clone()])

@@ -11,9 +11,9 @@ oneDNN's convolutions copy weights into an order of their own in every call, by 
 other. For few pixels that takes longer than the convolution. A matrix product reads weights as they
 lie. Weights that are computed once (`freezing`) are in oneDNN's order before this pass.
 
-A convolution's result is memory that ATen allocates. Of more than 32 MiB the C library gives it back
-with every tensor, so each call pays for its pages: 0.5 ns a byte, as long as a core computes 50
-numbers in float32. A product's result is memory of the Program, whose pages stay
+A convolution's result is memory that ATen allocates. Of more than 32 MiB the C library gives it
+back with every tensor, so each call pays for its pages: 2 ns a float, in which a core multiplies
+and adds 100 times. A product's result is memory of the Program, whose pages stay
 (`flambeau_runtime.large_memory`). BLAS takes up to half as long again as oneDNN for the product
 itself, so the product wins if a number of the result is computed from few.
 """

@@ -9,20 +9,22 @@
         y = s as (n, c, h, w)
 
 Such a convolution moves memory more than it computes. The kernel pads by leaving out, and computes
-what follows on the convolution, too (a batch norm, an activation), which then is no pass over memory
-of its own. What the convolution reads is in memory: each number of it is read for several results.
-The weights are ordered by channels, which are the vectors of the kernel.
+what follows on the convolution, too (a batch norm, an activation), which then is no pass over
+memory of its own. What the convolution reads is in memory: each number of it is read for several
+results. The weights are ordered by channels, which are the vectors of the kernel.
 """
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING
 
 from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Node
 from flambeau_prims.image_convolutions import ImageConvolution, image_convolution, padded_image
 from flambeau_prims.primitives import PRIMS
-from flambeau_prims.graph import Node, Value
 from flambeau_prims.strides import is_channels_last
+from flambeau_runtime.build.isa import detect
 
 if TYPE_CHECKING:
     from flambeau_prims.graph import Graph
@@ -40,7 +42,7 @@ SMALLEST_SIDE = 8
 def compute_depthwise_convolutions(graph: Graph) -> Graph:
     """Rewrite the depthwise convolutions of `graph`, in place."""
     found = {node: each for node in graph.nodes if (each := _matched(node)) is not None}
-    if not found:
+    if not found or not _multiplies_and_adds():
         return graph
     nodes: list[Node] = []
     builder = Builder(nodes, (value.name for value in graph.users()))
@@ -66,6 +68,11 @@ def _matched(node: Node) -> ImageConvolution | None:
         return None
     dense = (height * width * channels, 1, width * channels, channels)
     return call if call.out.spec.stride == dense else None
+
+
+def _multiplies_and_adds() -> bool:
+    """Whether the machine has an instruction for it: a function of the C library is no match."""
+    return platform.machine() != "x86_64" or detect() != "baseline"
 
 
 def _compute(b: Builder, call: ImageConvolution) -> None:

@@ -19,7 +19,8 @@ Conditions on outer indices are the same at all points of the loop, and choose b
 Where zeros are selected, and rows are contiguous, the border reads rows of zeros instead of those
 that do not exist:
 
-    else          v3_row = i0 >= 1 ? b0 + ... : zeros;  for (i1 = 1; i1 < 56; ++i1) v4 = v3_row[i1], ...
+    else          v3_row = i0 >= 1 ? b0 + ... : zeros;
+                  for (i1 = 1; i1 < 56; ++i1) v4 = v3_row[i1], ...
 """
 
 from __future__ import annotations
@@ -138,9 +139,7 @@ def _masks(body: Body, moving: set[str], conditions: Conditions) -> list[str]:
     return list(dict.fromkeys(s.mask for s in loads if s.mask in conditions.parts))  # type: ignore[misc]
 
 
-def _zeroed(
-    body: Body, vector: Axis, moving: set[str], wanted: set[str]
-) -> tuple[Load, ...]:
+def _zeroed(body: Body, vector: Axis, moving: set[str], wanted: set[str]) -> tuple[Load, ...]:
     """The masked loads that vary along the loop, if there are several masks, none of them varies
     along it, all loads are contiguous, and zero is selected instead of each.
     """
@@ -173,11 +172,13 @@ def _without_selections(body: Body, loads: Collection[str]) -> Body:
         for s in body
         if isinstance(s, Compute) and s.op == "where" and s.args[1] in loads
     }
-    return drop_dead([
-        rename_operands(replace(s, mask=None) if defined_name(s) in loads else s, selections)  # type: ignore[call-arg]
-        for s in body
-        if defined_name(s) not in selections
-    ])
+    return drop_dead(
+        [
+            rename_operands(replace(s, mask=None) if defined_name(s) in loads else s, selections)  # type: ignore[arg-type]
+            for s in body
+            if defined_name(s) not in selections
+        ]
+    )
 
 
 def _mutually_exclusive(masks: Sequence[str], conditions: Conditions) -> set[str]:

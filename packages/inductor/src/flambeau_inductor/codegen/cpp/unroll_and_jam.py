@@ -73,10 +73,10 @@ def jam(body: Body, axis: Axis, copies: int) -> Body:
                 stores.append(moved)
                 continue
             name = statement.name  # type: ignore[union-attr]
-            key = replace(moved, name="")  # type: ignore[call-arg]
+            key = replace(moved, name="")  # type: ignore[arg-type]
             if key not in shared:
                 shared[key] = f"{name}_{number}"
-                jammed.append(replace(moved, name=shared[key]))  # type: ignore[call-arg]
+                jammed.append(replace(moved, name=shared[key]))  # type: ignore[arg-type]
             renamed[name] = shared[key]
     return (*jammed, *stores)
 
@@ -97,7 +97,7 @@ def write_jammed(
         f"bool jammed_here = {name} + {last} < {writer.size(outer)} && {count} + {last} < {end};"
     )
     if conditions:
-        with writer.block(f"for (int64_t ahead = 0; jammed_here && ahead < 2; ++ahead)"):
+        with writer.block("for (int64_t ahead = 0; jammed_here && ahead < 2; ++ahead)"):
             writer.printer.renamed[name] = f"({name} + {last} * ahead)"
             writer.statements(before)
             writer.line(f"jammed_here = {' && '.join(conditions)};")
