@@ -64,6 +64,7 @@ def calls(graph: Graph) -> list[str]:
         ((3, 128, 5, 5), (2100, 128, 1, 1), 1, [0, 0]),
         ((1, 640, 11, 6), (512, 640, 1, 1), 2, [0, 0]),
         ((2, 640, 3, 3), (512, 640, 1, 1), 1, [1, 1]),
+        ((2, 16, 220, 211), (96, 16, 1, 1), 1, [0, 0]),
     ],
 )
 def test_values_and_layout(
@@ -94,8 +95,18 @@ def test_values_and_layout(
         ((1, 192, 7, 7), (512, 96, 3, 3), torch.float32, 2, torch.channels_last),
         ((1, 96, 7, 7), (512, 96, 3, 3), torch.bfloat16, 1, torch.channels_last),
         ((1, 96, 7, 7), (512, 96, 3, 3), torch.float32, 1, torch.contiguous_format),
+        ((2, 16, 220, 211), (90, 16, 1, 1), torch.float32, 1, torch.channels_last),
+        ((2, 144, 220, 211), (96, 144, 1, 1), torch.float32, 1, torch.channels_last),
     ],
-    ids=["many pixels", "few weights", "groups", "bfloat16", "row-major"],
+    ids=[
+        "many pixels",
+        "few weights",
+        "groups",
+        "bfloat16",
+        "row-major",
+        "kept memory",
+        "many numbers for each of a large result",
+    ],
 )
 def test_stays_a_convolution(
     image: tuple[int, ...],
@@ -106,7 +117,8 @@ def test_stays_a_convolution(
 ) -> None:
     inputs = tensors(image, weight, False, torch.contiguous_format, dtype)
     inputs[0] = inputs[0].contiguous(memory_format=memory_format)
-    graph = convolutions_to_products(graph_of(inputs, 1, [1, 1], groups))
+    padding = [weight[2] // 2] * 2
+    graph = convolutions_to_products(graph_of(inputs, 1, padding, groups))
     assert calls(graph) == ["aten.convolution.default"]
 
 

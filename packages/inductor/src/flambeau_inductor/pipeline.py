@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
 from flambeau_inductor.graph_passes.convolution_products import convolutions_to_products
+from flambeau_inductor.graph_passes.depthwise_convolutions import (
+    compute_depthwise_convolutions,
+)
 from flambeau_inductor.graph_passes.fuse_attention import (
     attention_groups,
     fuse_attention,
@@ -38,6 +41,7 @@ GraphPass: TypeAlias = Callable[[Graph], Graph]
 
 GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("convolutions_to_products", convolutions_to_products),
+    ("compute_depthwise_convolutions", compute_depthwise_convolutions),
     # Behind what makes products of convolutions.
     ("multiply_by_onednn", multiply_by_onednn),
     ("unfuse_bias", unfuse_bias),
@@ -56,7 +60,7 @@ UNTUNED = frozenset({"multiply_by_onednn"})
 """Passes that choose what `tuning` measures, where it does."""
 
 
-INEXACT = frozenset({"unfuse_bias", "widen_gradients"})
+INEXACT = frozenset({"compute_depthwise_convolutions", "unfuse_bias", "widen_gradients"})
 """Passes that round results of products in another place than eager: not with strict numerics."""
 
 

@@ -52,13 +52,20 @@ class ImageConvolution:
         return self.weight.spec.shape[2:] == (1, 1) and self.padding == (0, 0)
 
 
-def image_convolution(node: Node) -> ImageConvolution | None:
-    """The convolution that a node is: of floats of 32 bits, on a CPU, in one group."""
+def image_convolution(node: Node, *, depthwise: bool = False) -> ImageConvolution | None:
+    """The convolution that a node is: of floats of 32 bits, on a CPU, in one group; `depthwise`:
+    each channel in a group of its own.
+    """
     if node.op is not aten.convolution.default or node.kwargs:
         return None
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     (out,) = node.outputs
-    if out is None or transposed or groups != 1 or x.spec.ndim != 4:
+    if out is None or transposed or x.spec.ndim != 4:
+        return None
+    if depthwise:
+        if not weight.spec.shape[0] == x.spec.shape[1] == groups or groups == 1:
+            return None
+    elif groups != 1:
         return None
     if x.spec.device.type != "cpu" or any(
         each.spec.dtype is not torch.float32 for each in (x, weight, out)

@@ -1,4 +1,4 @@
-"""Multiply few pixels by large weights as matrices, on a CPU.
+"""Multiply few pixels by large weights as matrices, on a CPU, and pixels to very large results.
 
     x: f32[1, 512, 7, 7] channels-last;  w: f32[512, 512, 3, 3]
     y = aten.convolution.default(x, w, None, [1, 1], [1, 1], ...)
@@ -10,6 +10,12 @@
 oneDNN's convolutions copy weights into an order of their own in every call, by one number after the
 other. For few pixels that takes longer than the convolution. A matrix product reads weights as they
 lie. Weights that are computed once (`freezing`) are in oneDNN's order before this pass.
+
+A convolution's result is memory that ATen allocates. Of more than 32 MiB the C library gives it
+back with every tensor, so each call pays for its pages: 2 ns a float, in which a core multiplies
+and adds 100 times. A product's result is memory of the Program, whose pages stay
+(`flambeau_runtime.large_memory`). BLAS takes up to half as long again as oneDNN for the product
+itself, so the product wins if a number of the result is computed from few.
 """
 
 from __future__ import annotations
@@ -41,6 +47,12 @@ FEWEST_WEIGHTS = 1 << 18
 
 LEAST_SHARE = 2
 """A product wins where weights have so many times as many rows as there are pixels."""
+
+GIVEN_BACK = 32 << 20
+"""Results of more bytes are fresh memory in every call."""
+
+MOST_DEPTH = 128
+"""A number of such a result takes longer than its pages if it is computed from more."""
 
 
 def convolutions_to_products(graph: Graph) -> Graph:
@@ -78,6 +90,9 @@ def _matched(node: Node) -> ImageConvolution | None:
 
 def _is_worth_it(call: ImageConvolution) -> bool:
     outputs, *depth = call.weight.spec.shape
+    copies = not call.is_plain or call.stride != (1, 1)
+    if not copies and call.depth <= MOST_DEPTH and 4 * call.pixels * outputs > GIVEN_BACK:
+        return True
     if outputs * prod(depth) < FEWEST_WEIGHTS:
         return False
     # Windows of one pixel need no copies of pixels.

@@ -47,6 +47,7 @@ from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
 from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
 from flambeau_inductor.codegen.cpp.streaming_stores import declare_streams, streamed_buffers
+from flambeau_inductor.codegen.cpp.unroll_and_jam import unroll_and_jam, write_jammed
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
 from flambeau_inductor.ir import Axis, CheckIndex, Load, Reduce, Scan, Store, scan_direction
@@ -144,8 +145,14 @@ class KernelWriter(LoopWriter):
         if self.plan.tile is not None:
             self.write_tiles(vector, self.plan.tile)
             return
+        body, outer = self.kernel.body, self.plan.lead[-1]
+        jammed = unroll_and_jam(self, body, vector, outer)
         with self.lead_loops(self.plan.lead):
-            self.vector_body(vector, "0", self.size(vector), self.kernel.body)
+            if jammed is not None:
+                count = "p" if len(self.plan.lead) > 1 else outer.symbol.name
+                write_jammed(self, jammed, body, vector, outer, count, "end")
+            with self.block("if (!jammed_here)") if jammed is not None else nullcontext():
+                self.vector_body(vector, "0", self.size(vector), body)
 
     def tiled_lead(self) -> tuple[Axis, ...]:
         """The lead axes with the tiled one counted in tiles; of short rows it comes last, behind

@@ -108,7 +108,7 @@ def simplify_masks(body: Body, known: Mapping[str, bool]) -> Body:
     renamed: dict[str, str] = {}
     result: list[Statement] = []
     for statement in body:
-        statement = _renamed(statement, renamed)
+        statement = rename_operands(statement, renamed)
         name = getattr(statement, "name", None)
         match statement:
             case Load(dtype=dtype, mask=str(mask)) if mask in known:
@@ -129,7 +129,8 @@ def simplify_masks(body: Body, known: Mapping[str, bool]) -> Body:
     return drop_dead(result)
 
 
-def _renamed(statement: Statement, renamed: Mapping[str, str]) -> Statement:
+def rename_operands(statement: Statement, renamed: Mapping[str, str]) -> Statement:
+    """A statement that reads other values in place of those renamed."""
     if renamed.keys().isdisjoint(operands(statement)):
         return statement
     match statement:

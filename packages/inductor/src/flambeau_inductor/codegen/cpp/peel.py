@@ -15,21 +15,40 @@ Conditions on outer indices are the same at all points of the loop, and choose b
 
     if (i0 >= 1)  for (i1 = 1; i1 < 56; ++i1) v3 = b0[...], ...
     else          fill row4 with -inf;  for (i1 = 1; i1 < 56; ++i1) v4 = row4[i1], ...
+
+Where zeros are selected, and rows are contiguous, the border reads rows of zeros instead of those
+that do not exist:
+
+    else          v3_row = i0 >= 1 ? b0 + ... : zeros;
+                  for (i1 = 1; i1 < 56; ++i1) v4 = v3_row[i1], ...
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import sympy
+import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
-from flambeau_inductor.codegen.cpp.masks import Conditions, simplify_masks
-from flambeau_inductor.codegen.cpp.plan import dependents, is_scatter, varies
+from flambeau_inductor.codegen.cpp.masks import Conditions, rename_operands, simplify_masks
+from flambeau_inductor.codegen.cpp.plan import dependents, is_scatter, stride_along, varies
 from flambeau_inductor.codegen.cpp.streaming_stores import write_lines
 from flambeau_inductor.indexing.expressions import free_names, symbol
-from flambeau_inductor.ir import CheckIndex, Compute, Load, Store, defined_name, index_of
+from flambeau_inductor.ir import (
+    CheckIndex,
+    Compute,
+    Constant,
+    Load,
+    Store,
+    defined_name,
+    index_of,
+    operands,
+)
+from flambeau_inductor.lowering.body_builder import drop_dead
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -57,7 +76,8 @@ class Peeled:
 
     Within all of `ranges`, `inside` runs if the conditions `across` hold, which do not vary along
     the loop, and `border` if not, after `staged` made the rows that it reads; `rows` are those.
-    Outside of the ranges, `outside` runs.
+    `zeroed` are loads of the border that read zeros where their masks do not hold. Outside of the
+    ranges, `outside` runs.
     """
 
     ranges: tuple[Range, ...]
@@ -67,6 +87,7 @@ class Peeled:
     border: Body
     staged: tuple[Staged, ...]
     rows: tuple[Compute, ...]
+    zeroed: tuple[Load, ...] = ()
 
 
 def peel(body: Body, vector: Axis) -> Peeled | None:
@@ -102,6 +123,12 @@ def peel(body: Body, vector: Axis) -> Peeled | None:
     outside = simplify_masks(body, {kept[0]: False}) if only_mask else body
     wanted = {part for mask in kept for part in conditions.parts[mask]} - ranges.keys()
     across = tuple(sorted(wanted, key=list(conditions.values).index))
+    zeroed = _zeroed(centre, vector, moving, wanted)
+    if zeroed:
+        holding = Conditions(centre).all_of(wanted)
+        inside = simplify_masks(centre, dict.fromkeys(holding, True))
+        border = _without_selections(centre, {load.name for load in zeroed})
+        return Peeled(tuple(ranges.values()), outside, across, inside, border, (), (), zeroed)
     inside, border, staged, rows = _across(centre, vector, moving, wanted)
     return Peeled(tuple(ranges.values()), outside, across, inside, border, staged, rows)
 
@@ -110,6 +137,48 @@ def _masks(body: Body, moving: set[str], conditions: Conditions) -> list[str]:
     """The conditions under which loads that vary along the loop exist."""
     loads = [s for s in body if isinstance(s, Load) and varies(s, moving)]
     return list(dict.fromkeys(s.mask for s in loads if s.mask in conditions.parts))  # type: ignore[misc]
+
+
+def _zeroed(body: Body, vector: Axis, moving: set[str], wanted: set[str]) -> tuple[Load, ...]:
+    """The masked loads that vary along the loop, if there are several masks, none of them varies
+    along it, all loads are contiguous, and zero is selected instead of each.
+    """
+    loads = {s.name: s for s in body if isinstance(s, Load) and s.mask and varies(s, moving)}
+    holding = Conditions(body).all_of(wanted) if wanted else set()
+    if len({load.mask for load in loads.values()}) < 2 or any(
+        load.mask not in holding
+        or load.dtype is torch.bool
+        or stride_along(load.index, vector) is not sympy.S.One
+        for load in loads.values()
+    ):
+        return ()
+    zeros = {s.name for s in body if isinstance(s, Constant) and s.value == 0}
+    for statement in body:
+        for name in loads.keys() & set(operands(statement)):
+            match statement:
+                case Compute(op="where", args=(mask, value, other)) if (
+                    value == name and mask == loads[name].mask and other in zeros
+                ):
+                    pass
+                case _:
+                    return ()
+    return tuple(loads.values())
+
+
+def _without_selections(body: Body, loads: Collection[str]) -> Body:
+    """The body with loads that read zeros in place of what selects zeros instead of them."""
+    selections = {
+        s.name: s.args[1]
+        for s in body
+        if isinstance(s, Compute) and s.op == "where" and s.args[1] in loads
+    }
+    return drop_dead(
+        [
+            rename_operands(replace(s, mask=None) if defined_name(s) in loads else s, selections)  # type: ignore[arg-type]
+            for s in body
+            if defined_name(s) not in selections
+        ]
+    )
 
 
 def _mutually_exclusive(masks: Sequence[str], conditions: Conditions) -> set[str]:
@@ -205,6 +274,9 @@ def write_peeled(
     with writer.block(f"if ({' && '.join(peeled.across)})"):
         write_vector_loop(writer, vector, low, high, peeled.inside, known)
     with writer.block("else"):
+        if peeled.zeroed:
+            _write_zeroed(writer, peeled, vector, (low, high), known)
+            return
         if not peeled.staged:
             write_vector_loop(writer, vector, low, high, peeled.border, known)
             return
@@ -224,6 +296,33 @@ def write_peeled(
                 with writer.block("else"):
                     write_vector_loop(writer, vector, "strip", "strip_end", staged.false, known)
             write_vector_loop(writer, vector, "strip", "strip_end", peeled.border, known)
+
+
+def _write_zeroed(
+    writer: LoopWriter, peeled: Peeled, vector: Axis, ends: tuple[str, str], known: set[str]
+) -> None:
+    """The border, in strips as long as a row of zeros."""
+    low, high = ends
+    dtypes = {storage_type(load.dtype): None for load in peeled.zeroed}
+    for ctype in dtypes:
+        writer.line(f"static const {ctype} {ctype}_zeros[{STAGED_ROW}] = {{}};")
+    with writer.block(f"for (int64_t strip = {low}; strip < {high}; strip += {STAGED_ROW})"):
+        writer.line(
+            f"const int64_t strip_end = strip + {STAGED_ROW} < {high} "
+            f"? strip + {STAGED_ROW} : {high};"
+        )
+        for load in peeled.zeroed:
+            ctype = storage_type(load.dtype)
+            index = load.index.xreplace({vector.symbol: symbol("strip")})
+            writer.line(
+                f"const {ctype} *const {load.name}_row = {load.mask} "
+                f"? {load.buffer} + ({writer.printer.index_text(index)}) : {ctype}_zeros;"
+            )
+        before = writer.staged
+        place = f"[{vector.symbol.name} - strip]"
+        writer.staged = before | {load.name: f"{load.name}_row{place}" for load in peeled.zeroed}
+        write_vector_loop(writer, vector, "strip", "strip_end", peeled.border, known)
+        writer.staged = before
 
 
 def _write_ends(

@@ -3,9 +3,12 @@ going to overwrite, a third of the traffic of an addition.
 
     v2 = add v0 v1;  store b2[i0] v2
 
-    for (line = begin; line < end; line = line_end)
-      for (i0 = line; i0 < line_end; ++i0) ..., b2_line[i0 - line] = v2
-      stream_line(b2_line, b2 + line, line_end - line, b2_streams)
+    if (b2_streams)
+      for (line = begin; line < end; line = line_end)
+        for (i0 = line; i0 < line_end; ++i0) ..., b2_line[i0 - line] = v2
+        stream_line(b2_line, b2 + line, line_end - line, b2_streams)
+    else
+      for (i0 = begin; i0 < end; ++i0) ..., b2[i0] = v2
 
 A line is computed in the first-level cache, as GCC vectorises no such stores. Only what a cache
 cannot keep for the next kernel is stored so: the build knows the size of the last-level cache
@@ -129,7 +132,8 @@ def write_lines(
     inside = [lines.get(s, s) if isinstance(s, Store) else s for s in body]
     dtypes = {param.name: param.dtype for param in writer.kernel.params}
     length = LINE_BYTES // min(dtypes[store.buffer].itemsize for store in stored)
-    with writer.block(""):
+    streams = " || ".join(f"{store.buffer}_streams" for store in stored)
+    with writer.block(f"if ({streams})"):
         for store in stored:
             writer.line(
                 f"{storage_type(dtypes[store.buffer])} {store.buffer}_line[{length}] "
@@ -152,4 +156,8 @@ def write_lines(
                     f"stream_line({store.buffer}_line, {store.buffer}_to, line_end - line, "
                     f"{store.buffer}_streams);"
                 )
+    with writer.block("else"):
+        writer.simd()
+        with writer.loop(vector.symbol.name, begin, end):
+            writer.statements(body)
     return True

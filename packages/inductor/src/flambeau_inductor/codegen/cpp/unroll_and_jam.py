@@ -1,0 +1,157 @@
+"""Unroll the loop outside a vector loop, and jam the copies into one vector loop: a window of three
+then loads what it shares with its neighbour once.
+
+    for (i0 ...)  for (i1 ...) b1[i0, i1] = b0[i0, i1] + b0[i0 + 1, i1]
+    ->  for (i1 ...) {
+          v0 = b0[i0, i1];  v1 = b0[i0 + 1, i1];  v2 = b0[i0 + 2, i1];  ...
+          b1[i0, i1] = v0 + v1;  b1[i0 + 1, i1] = v1 + v2;  ...
+        }
+
+What is computed of shared loads alone (the activation before a convolution) is shared, too. The
+statements of all copies alternate, so that few values are live at a time. The copies begin inside
+of an image and end there: conditions that do not vary along the vector loop are checked for the
+first and the last copy, between which comparisons of linear indices hold as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flambeau_inductor.codegen.cpp.cpp_types import HALVES
+from flambeau_inductor.codegen.cpp.peel import peel, write_vector_loop
+from flambeau_inductor.codegen.cpp.plan import dependents, stride_along, varies
+from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.ir import Compute, Constant, IndexValue, Load, Store, index_of
+
+if TYPE_CHECKING:
+    from flambeau_inductor.codegen.cpp.writer import LoopWriter
+    from flambeau_inductor.ir import Axis, Body, Statement
+
+COPIES = 4
+"""Accumulators and a row of shared operands fit the 16 registers of AVX2."""
+
+SHARED_LEAST = 0.2
+"""The share of the loads that must be saved."""
+
+MOST_STATEMENTS = 800
+"""The statements of a jammed loop, at most: compiling more takes seconds."""
+
+
+def unroll_and_jam(
+    writer: LoopWriter, body: Body, vector: Axis, outer: Axis
+) -> tuple[tuple[str, ...], Body] | None:
+    """The conditions of the jammed loop, which do not vary along it, and its body; None if it
+    gains nothing.
+    """
+    if writer.checked or writer.streamed or writer.ordered or not _is_plain(body):
+        return None
+    peeled = peel(body, vector)
+    if peeled is not None and peeled.ranges:
+        return None
+    inside = body if peeled is None else peeled.inside
+    moving = dependents(inside, {vector.symbol.name})
+    if any(isinstance(s, Load) and s.mask is not None and varies(s, moving) for s in inside):
+        return None
+    jammed = jam(inside, outer, COPIES)
+    before, after = (_loads_along(each, vector, outer) for each in (inside, jammed))
+    if after > (1 - SHARED_LEAST) * before * COPIES or len(jammed) > MOST_STATEMENTS:
+        return None
+    return (() if peeled is None else peeled.across), jammed
+
+
+def jam(body: Body, axis: Axis, copies: int) -> Body:
+    """The statements of a body for so many points along an axis, equal ones once, stores last."""
+    names: list[dict[str, str]] = [{} for _ in range(copies)]
+    shared: dict[Statement, str] = {}
+    jammed: list[Statement] = []
+    stores: list[Statement] = []
+    for statement in body:
+        for number, renamed in enumerate(names):
+            moved = _moved(statement, axis, number, renamed)
+            if isinstance(moved, Store):
+                stores.append(moved)
+                continue
+            name = statement.name  # type: ignore[union-attr]
+            key = replace(moved, name="")  # type: ignore[arg-type]
+            if key not in shared:
+                shared[key] = f"{name}_{number}"
+                jammed.append(replace(moved, name=shared[key]))  # type: ignore[arg-type]
+            renamed[name] = shared[key]
+    return (*jammed, *stores)
+
+
+def write_jammed(
+    writer: LoopWriter, jammed: tuple[tuple[str, ...], Body], body: Body, vector: Axis, outer: Axis,
+    count: str, end: str,
+) -> None:  # fmt: skip
+    """The jammed loop where there are enough points along the outer axis, counted by `count` up to
+    `end` in this share of the work; it moves to the last of them. `jammed_here` tells whether it
+    ran.
+    """
+    conditions, statements = jammed
+    name, last = outer.symbol.name, COPIES - 1
+    moving = dependents(body, {vector.symbol.name})
+    before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
+    writer.line(
+        f"bool jammed_here = {name} + {last} < {writer.size(outer)} && {count} + {last} < {end};"
+    )
+    if conditions:
+        with writer.block("for (int64_t ahead = 0; jammed_here && ahead < 2; ++ahead)"):
+            writer.printer.renamed[name] = f"({name} + {last} * ahead)"
+            writer.statements(before)
+            writer.line(f"jammed_here = {' && '.join(conditions)};")
+    with writer.block("if (jammed_here)"):
+        write_vector_loop(writer, vector, "0", writer.size(vector), statements, ())
+        writer.line(f"{name} += {last};")
+        if count != name:
+            writer.line(f"{count} += {last};")
+
+
+def _is_plain(body: Body) -> bool:
+    """Whether each point stores what it computes of places that do not depend on data."""
+    defined = {s.name for s in body if not isinstance(s, Store) and hasattr(s, "name")}
+    for statement in body:
+        index = index_of(statement)
+        if index is not None and not free_names(index).isdisjoint(defined):
+            return False
+        match statement:
+            case Constant() | IndexValue() | Compute():
+                pass
+            case Load(dtype=dtype) if dtype not in HALVES:
+                pass
+            case Store(mode="", mask=None):
+                pass
+            case _:
+                return False
+    return True
+
+
+def _moved(statement: Statement, axis: Axis, by: int, renamed: dict[str, str]) -> Statement:
+    """A statement at a later point along an axis, on values of other names."""
+    place = {axis.symbol: axis.symbol + by}
+    match statement:
+        case IndexValue(expr=expr):
+            return replace(statement, expr=_at(expr, place))
+        case Load(index=index, mask=mask):
+            mask = None if mask is None else renamed[mask]
+            return replace(statement, index=_at(index, place), mask=mask)
+        case Store(index=index, value=value):
+            return replace(statement, index=_at(index, place), value=renamed[value])
+        case Compute(args=args):
+            return replace(statement, args=tuple([renamed[arg] for arg in args]))
+    return statement
+
+
+def _at(expr: Any, place: Any) -> Any:
+    return expr.xreplace(place).expand()
+
+
+def _loads_along(body: Body, vector: Axis, outer: Axis) -> int:
+    """How many vectors a body loads that vary with the outer axis."""
+    return sum(
+        isinstance(s, Load)
+        and outer.symbol.name in free_names(s.index)
+        and str(stride_along(s.index, vector)) != "0"
+        for s in body
+    )
