@@ -27,7 +27,8 @@ class Reservations:
     """The draws of a call that is being recorded.
 
     `offsets`: each draw's, behind the offset that the recording begins with; `total`: what they
-    advance the generator by. With `shared` library calls draw too: torch says where each draw stands.
+    advance the generator by. With `shared` library calls draw too, and torch says where each draw
+    stands.
     """
 
     def __init__(self, *, shared: bool) -> None:
