@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flambeau_runtime.graph_launch.workspaces import others_may_launch
+from flambeau_runtime.graph_launch.other_threads import others_on_the_gpu
 from tests.launches import (
     ALWAYS,
     WARM,
@@ -289,7 +289,7 @@ def test_the_peak_is_no_higher_than_eagers(name: str) -> None:
 
 def test_what_plain_calls_used_is_given_back() -> None:
     """A large recording allocates its memory beside what torch keeps of the calls before."""
-    if others_may_launch():
+    if others_on_the_gpu():
         pytest.skip("another thread may launch")
     model = Layers().cuda()
     x = randn(1 << 17, WIDTH)

@@ -115,28 +115,35 @@ def test_precisions_by_their_new_names_between_calls() -> None:
     assert len(recordings_of(compiled)) == 2, launch_lines(compiled)
 
 
-def test_library_calls_draw_in_recordings_of_one_stream() -> None:
+def test_library_calls_draw_in_recordings_of_two_streams() -> None:
+    """Which may run at the same time: each has seed and offset in a place that no other has."""
+
     def function(x: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
 
-    compiled = compiled_for(function, ALWAYS)
+    compiled, other = compiled_for(function, ALWAYS), torch.cuda.Stream()
     x = randn(1, 2, 16, 16)
+    torch.cuda.synchronize()
+
+    def on_both(call: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        out = []
+        for _ in range(4):
+            out.append(call(x))
+            with torch.cuda.stream(other):
+                out.append(call(x))
+        torch.cuda.synchronize()
+        return out
+
     for _ in range(WARM):
-        compiled(x)
-    assert len(recordings_of(compiled)) == 1, launch_lines(compiled)
-    other = torch.cuda.Stream()
-    other.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(other):
-        for _ in range(WARM):
-            compiled(x)
-    assert len(recordings_of(compiled)) == 1
+        on_both(compiled)
+    assert len(recordings_of(compiled)) == 2, launch_lines(compiled)
     before = replays(compiled)
     torch.manual_seed(5)
-    got = [compiled(x) for _ in range(3)]
+    got = on_both(compiled)
     torch.manual_seed(5)
-    for out in got:
-        close(out, function(x))
-    assert replays(compiled) == before + 3
+    for out, want in zip(got, on_both(function), strict=True):
+        close(out, want)
+    assert replays(compiled) == before + 8
 
 
 class Attention(torch.nn.Module):

@@ -48,9 +48,6 @@ def ragged_cases(case: Callable[..., Any]) -> Iterator[Any]:
             tiling = Tiling(1, block, lanes=("i1",), lane_first=True, vectors=True)
             yield bounded(case, rows, length, stride, tiling)
     yield bounded(case, 3, 9001, 9008, None)
-    yield joined(case, 3, 20, 17, Tiling(1, 16, lanes=("i1",), lane_first=True, dealt=True))
-    yield joined(case, 3, 1000, 601, None)
-    yield joined(case, 0, 1000, 601, None)
     yield divided(case, 20, Tiling(1, 32, True))
     yield divided(case, 20, Tiling(1, 8))
     yield divided(case, 20, Tiling(4, 32, True))
@@ -80,29 +77,6 @@ def gapped(
     x[0, : row // 2] = -math.inf
     made = [x.to(BF16).reshape(-1), torch.zeros(rows), torch.zeros(rows)]
     return case(f"ragged-gapped-{row}-{stride}-{tiling}", kernel, made, (), 1e-4, tiling)
-
-
-def joined(
-    case: Callable[..., Any], rows: int, first: int, second: int, tiling: Tiling | None
-) -> Any:
-    """Rows of two matrices side by side, the latter's doubled."""
-    i, j = symbol("i0"), symbol("i1")
-    row = first + second
-    body = (
-        IndexValue("v0", I32, j),
-        Constant("v1", I32, first),
-        Compute("v2", torch.bool, "lt", ("v0", "v1")),
-        Load("v3", F32, "b0", first * i + j, "v2"),
-        Compute("v4", torch.bool, "ge", ("v0", "v1")),
-        Load("v5", F32, "b1", second * i + j - first, "v4"),
-        Compute("v6", F32, "add", ("v5", "v5")),
-        Compute("v7", F32, "where", ("v2", "v3", "v6")),
-        Store("b2", row * i + j, "v7"),
-    )
-    params = tuple(Param(f"b{n}", F32, "read" if n < 2 else "write") for n in range(3))
-    kernel = LoopKernel("cuda", params, (), (Axis(i, rows), Axis(j, row)), (), body)
-    made = [torch.randn(rows * first), torch.randn(rows * second), torch.zeros(rows * row)]
-    return case(f"ragged-joined-{rows}x{row}-{tiling}", kernel, made, tiling=tiling)
 
 
 def bounded(

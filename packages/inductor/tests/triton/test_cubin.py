@@ -41,7 +41,6 @@ CHOSEN = {
             "repeats",
             "ragged-gapped-50257",
             "ragged-bounded",
-            "ragged-joined",
         )
     )
     or (case.name.startswith(("scan-max", "scan-logaddexp", "sort-")) and "5x" in case.name)

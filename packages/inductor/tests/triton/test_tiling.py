@@ -18,7 +18,7 @@ from cases import (
     transposed,
     weight_gradient,
 )
-from ragged_cases import bounded, gapped, joined, mixed, ragged
+from ragged_cases import bounded, gapped, mixed, ragged
 from repeat_cases import resized_channels
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
@@ -151,16 +151,6 @@ def test_programs_within_long_rows_load_once_for_each_row_is_the_same_along_it()
     assert choose_tiling(bounded(kernel, 65536, 8193, 8200, None)).lanes == ()
 
 
-def test_long_rows_that_are_no_whole_vectors_are_joined_within_rows() -> None:
-    def kernel(name: str, kernel: LoopKernel, *_: object, **__: object) -> LoopKernel:
-        return kernel
-
-    tiling = choose_tiling(joined(kernel, 8, 1000, 601, None))
-    assert (tiling.lanes, tiling.lane_first, tiling.dealt) == (("i1",), True, True)
-    assert choose_tiling(joined(kernel, 8, 1000, 600, None)).lanes == ()
-    assert choose_tiling(joined(kernel, 8, 500, 101, None)).lanes == ()
-
-
 def test_a_row_is_divided_by_a_reciprocal() -> None:
     """One division a row; where a program has several rows, one an element."""
     lone, several = (softmax(64, row).kernel for row in (1024, 16))
@@ -190,6 +180,17 @@ def test_places_and_weights_are_computed_once_for_many_channels() -> None:
     assert middle.repeats and middle.lanes == ("i0", "i2", "i3")
     assert not choose_tiling(resized_channels(Case, (2, 3, 40, 64), None).kernel).repeats
     assert not choose_tiling(resampled(65536, 64).kernel).repeats
+
+
+def test_places_that_are_read_from_memory_are_not_repeated() -> None:
+    kernel = resized_channels(Case, (8, 64, 64, 64), None).kernel
+    assert choose_tiling(kernel).repeats
+    body = tuple(
+        Load("va0", torch.int64, "b2", symbol("i2")) if getattr(s, "name", "") == "va0" else s
+        for s in kernel.body
+    )
+    params = (*kernel.params, Param("b2", torch.int64, "read"))
+    assert not choose_tiling(replace(kernel, body=body, params=params)).repeats
 
 
 @pytest.mark.parametrize(("count", "selects"), [(8, True), (11, True), (12, False), (128, False)])

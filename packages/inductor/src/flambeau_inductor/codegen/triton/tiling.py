@@ -14,7 +14,7 @@ import sympy
 
 from flambeau_inductor.codegen.triton.row_tiles import can_tile
 from flambeau_inductor.codegen.triton.vector_bounds import vector_bounds
-from flambeau_inductor.codegen.triton.vector_rows import VECTOR_BYTES, vector_rows
+from flambeau_inductor.codegen.triton.vector_rows import vector_rows
 from flambeau_inductor.indexing.expressions import FloorDiv, evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
     CheckIndex,
@@ -115,11 +115,6 @@ time: fewer points are spread over all of them.
 LONG_LANES, LONG_TILE = 8192, 1024
 """From this length of rows on, a pointwise kernel that loads several elements for each row has
 tiles within a row; the points of one.
-"""
-
-SHORTEST_ODD_ROW = 1024
-"""From this length on, rows that are no whole vectors, and not those of the flattened points, are
-walked by tiles within a row.
 """
 
 GRID_LIMIT = 65535
@@ -365,12 +360,6 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         lane = kernel.outer[-1].symbol.name
         vectors = bool(vector_bounds(kernel, lane))
         return Tiling(1, LONG_TILE, warps=4, lanes=(lane,), lane_first=True, vectors=vectors)
-    if _has_odd_rows(kernel, hints):
-        last, rblock = kernel.outer[-1], LONG_TILE
-        while rblock > SHORTEST_ODD_ROW // 4 and int(last.size) % rblock * 4 < rblock:
-            rblock //= 2
-        lanes = (last.symbol.name,)
-        return Tiling(1, rblock, warps=rblock // 256, lanes=lanes, lane_first=True, dealt=True)
     work = _work_along_one_axis(kernel, hints)
     repeated = _repeating_axes(kernel, max(ROW_WORK, work), hints)
     if repeated:
@@ -421,29 +410,6 @@ def _has_long_rows(kernel: LoopKernel, hints: _Hints) -> bool:
     return len(loads) > 1
 
 
-def _has_odd_rows(kernel: LoopKernel, hints: _Hints) -> bool:
-    """Whether rows of a length that is no multiple of a vector are read that are not the rows of
-    the flattened points (a concatenation): from a flat index each element would need a division,
-    and its neighbours would not be seen to lie beside it. A program within a row needs none.
-    """
-    if len(kernel.outer) < 2:
-        return False
-    *rows, last = kernel.outer
-    if not isinstance(last.size, int) or last.size < SHORTEST_ODD_ROW:
-        return False
-    if _extent(rows, hints) > GRID_LIMIT // 2 or _access(kernel) != "plain":
-        return False
-    names, flat = {axis.symbol.name for axis in rows}, row_major(kernel.outer)
-    return any(
-        isinstance(s, Load)
-        and last.size * s.dtype.itemsize % VECTOR_BYTES != 0
-        and _step(s.index, last.symbol) == 1
-        and free_names(s.index) & names
-        and (s.index - flat).free_symbols
-        for s in kernel.body
-    )
-
-
 def _narrowest(kernel: LoopKernel) -> int:
     """The bytes of the smallest elements, if none have more than two; else 4."""
     sizes = {param.dtype.itemsize for param in kernel.params}
@@ -470,9 +436,10 @@ def _crosswise_axis(kernel: LoopKernel, hints: _Hints) -> str | None:
 def _repeating_axes(kernel: LoopKernel, least: int, hints: _Hints) -> frozenset[str]:
     """The axes that most of the work does not depend on, `least` or more, at each point of a kernel
     whose reads are scattered (the channels of images that are resampled): a program computes
-    weights and places once for several points along them.
+    weights and places once for several points along them. Places that are read from memory lie
+    anywhere (those of grid_sample): there, threads wait for memory, and want other threads' work.
     """
-    if len(kernel.outer) < 2 or _access(kernel) == "plain":
+    if len(kernel.outer) < 2 or _access(kernel) == "plain" or _places_are_read(kernel):
         return frozenset()
     names = [axis.symbol.name for axis in kernel.outer]
     extents = {axis.symbol.name: _extent((axis,), hints) for axis in kernel.outer}
@@ -490,6 +457,21 @@ def _repeating_axes(kernel: LoopKernel, least: int, hints: _Hints) -> frozenset[
         if work > most and 3 * work >= 2 * all_work:
             best, most = each, work
     return best
+
+
+def _places_are_read(kernel: LoopKernel) -> bool:
+    """Whether the index of a load depends on what another load reads."""
+    read: set[str] = set()
+    for statement in kernel.body:
+        if isinstance(statement, (Store, CheckIndex, Constant)):
+            continue
+        index = index_of(statement)
+        in_index = set(free_names(index)) if index is not None else set()
+        if isinstance(statement, Load) and in_index & read:
+            return True
+        if isinstance(statement, Load) or (in_index | set(operands(statement))) & read:
+            read.add(statement.name)
+    return False
 
 
 def _work_without(kernel: LoopKernel, axes: frozenset[str]) -> tuple[int, int]:
