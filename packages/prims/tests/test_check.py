@@ -126,5 +126,5 @@ def test_a_call_that_was_sound_is_checked_again_once_it_changes(change):
     assert calls.holds(node)
     change(node)
     for _ in range(2):
-        with pytest.raises(GraphError, match="^y: "):
+        with pytest.raises(GraphError, match=r"^y: "):
             check_graph(graph, sound=calls)
