@@ -100,6 +100,13 @@ def _relations(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[
     return found
 
 
+def seed_generators(seed: int) -> None:
+    """As `torch.manual_seed`, which formats the stack of its call for each kind of device."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
 def observe(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -111,7 +118,7 @@ def observe(
     """Run a program on `args` and note what it shows; `losses`: see `differences`."""
     run = Run()
     inputs = tensors(leaves_of(args))
-    torch.manual_seed(seed)
+    seed_generators(seed)
     try:
         run.leaves = leaves_of(function(*args))
     except Exception as error:
@@ -351,7 +358,7 @@ def differences(
     for call in range(calls):
 
         def inputs(draw: int = call) -> tuple[Any, ...]:
-            torch.manual_seed(seed + draw)
+            seed_generators(seed + draw)
             return make()
 
         def run(target: Callable[..., Any], args: tuple[Any, ...], draw: int = call) -> Run:

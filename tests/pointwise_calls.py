@@ -53,14 +53,16 @@ class Call:
     operands: list[torch.Tensor]
     others: tuple[Any, ...]
 
+    def __post_init__(self) -> None:
+        # Schemas are read here, since a graph holds no call of theirs.
+        named = list(zip(self.op._schema.arguments, self.others, strict=True))
+        self.args = [value for argument, value in named if not argument.kwarg_only]
+        self.kwargs = {argument.name: value for argument, value in named if argument.kwarg_only}
+
     def __call__(self, *operands: torch.Tensor) -> Any:
-        args, kwargs, given = [], {}, iter(operands)
-        for argument, value in zip(self.op._schema.arguments, self.others, strict=True):
-            value = next(given) if value is ... else value
-            if argument.kwarg_only:
-                kwargs[argument.name] = value
-            else:
-                args.append(value)
+        given = iter(operands)
+        args = [next(given) if value is ... else value for value in self.args]
+        kwargs = {name: next(given) if v is ... else v for name, v in self.kwargs.items()}
         return self.op(*args, **kwargs)
 
     def __str__(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,15 +11,35 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_STAGES = ["flambeau.backends", "flambeau_capture.capture_stage", "flambeau_inductor.compile"]
+
 
 def run_ranks(check: Callable[..., None], arguments: tuple[Any, ...], count: int) -> None:
-    """Call `check(rank, *arguments)` in `count` processes; raise what one of them raises."""
-    context = torch.multiprocessing.spawn(check, arguments, nprocs=count, join=False)
+    """Call `check(rank, *arguments)` in `count` processes; raise what one of them raises. They are
+    forked from one that has imported torch and the stages, and has run nothing.
+    """
+    multiprocessing.set_forkserver_preload(_STAGES)
+    context = torch.multiprocessing.start_processes(
+        _run_rank,
+        (check, dict(os.environ), arguments),
+        nprocs=count,
+        join=False,
+        start_method="forkserver",
+    )
     assert context is not None
     ended = False
     while not ended:
         ended = context.join()
     assert [process.exitcode for process in context.processes] == [0] * count
+
+
+def _run_rank(
+    rank: int, check: Callable[..., None], environment: dict[str, str], arguments: tuple[Any, ...]
+) -> None:
+    """One process, with the variables of the test's process, not of the one that is forked."""
+    os.environ.clear()
+    os.environ.update(environment)
+    check(rank, *arguments)
 
 
 _LEFT: list[Any] = []

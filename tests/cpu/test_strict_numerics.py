@@ -48,7 +48,7 @@ def _unequal(batch: list[Call], options: dict[str, Any]) -> list[str]:
     given = list(inputs.values())
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # a fallback to eager is equal, too
-        got = flambeau.compile(f, dynamic=False, options=STRICT | options)(*given)
+        got = flambeau.compile(f, fullgraph=True, dynamic=False, options=STRICT | options)(*given)
     return [
         str(call)
         for call, mine, eager in zip(batch, got, f(*given), strict=True)

@@ -1,5 +1,5 @@
-"""Run the checks: those of sources first, then the longest, as many at a time as there are
-processors.
+"""Run the checks: those of sources first, then the longest, one more at a time than there are
+processors, since each waits now and then: for a network, a disk, a clock.
 
 python -m tools.checks              everything
 python -m tools.checks lint types   only these stages
@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     parser.add_argument("--list", action="store_true", help="name the stages and stop")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="how many stages run at a time"
+        "--jobs", type=int, default=1 + (os.cpu_count() or 1), help="how many stages run at a time"
     )
     arguments = parser.parse_args()
     console = Console(highlight=False)

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
+from tools.checks import share_torch
 from tools.checks.command import PACKAGES, ROOT, run
 
 SMOKE = """
@@ -45,17 +47,7 @@ def check() -> None:
         run(sys.executable, "-m", "venv", venv)
         python = venv / "bin" / "python"
         os.environ["FLAMBEAU_CACHE_DIR"] = str(Path(folder, "cache"))
-        run(
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-compile",
-            "torch==2.13.0",
-            cwd=elsewhere,
-            clean=True,
-        )
+        share_torch.share(Path(sysconfig.get_path("purelib", "venv", vars={"base": str(venv)})))
         built = sorted(wheels.glob("*.whl"))
         run(python, "-m", "pip", "install", "--quiet", *built, cwd=elsewhere, clean=True)
         run(python, "-c", SMOKE, cwd=elsewhere, clean=True)

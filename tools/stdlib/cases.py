@@ -16,7 +16,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import flambeau
+# The stages are imported before the processes of test files are forked.
+import flambeau.backends
+import flambeau_capture.capture_stage  # noqa: F401
+import flambeau_inductor.compile  # noqa: F401
 from flambeau_capture import CaptureError, state_of
 from tools.stdlib.files import module_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests live as long as the run: no later collection of garbage visits them."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _seed(request: pytest.FixtureRequest) -> None:
     """Each test draws its own inputs, the same ones in every run."""
-    torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+    seed = zlib.crc32(request.node.nodeid.encode())
+    # `torch.manual_seed` formats the stack of its call for each kind of device.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -36,6 +36,21 @@ def pytest_configure(config):
     import run_cpp
 
     run_cpp.OPTIONS = dataclasses.replace(run_cpp.OPTIONS, isa=config.getoption("--isa"))
+    config.addinivalue_line("markers", "every_level: builds kernels for every ISA level")
+
+
+def pytest_collection_modifyitems(config, items):
+    """`--isa` leaves out the tests of every level, which do the same without it."""
+    if config.getoption("--isa"):
+        config.hook.pytest_deselected(items=[item for item in items if _names_levels(item)])
+        items[:] = [item for item in items if not _names_levels(item)]
+
+
+def _names_levels(item) -> bool:
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return item.get_closest_marker("every_level") is not None or any(
+        isinstance(value, str) and value in isa.LEVELS for value in parameters
+    )
 
 
 class GraphTester:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flambeau_prims.check import GraphError, check_graph, problems
+from flambeau_prims.check import GraphError, SoundCalls, check_graph, problems
 from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.primitives import PRIMS
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
 
@@ -96,3 +97,34 @@ def test_each_mistake_is_named(mistake):
     assert any(MISTAKES[mistake] in text for text in problems(graph, functional=True, specs=True))
     with pytest.raises(GraphError, match="graph\\(x: f32"):
         check_graph(graph, functional=True, specs=True)
+
+
+def other_operator(node):
+    node.op = PRIMS["bitwise_not"]
+
+
+def other_arguments(node):
+    node.args = (*node.args, 2)
+
+
+def other_operand(node):
+    node.args[0].spec = Spec.of((4, 3), dtype=torch.int64)
+
+
+def other_result(node):
+    node.outputs[0].spec = Spec.of((3, 4))
+
+
+@pytest.mark.parametrize("change", [other_operator, other_arguments, other_operand, other_result])
+def test_a_call_that_was_sound_is_checked_again_once_it_changes(change):
+    calls = SoundCalls()
+    x = Value("x", SPEC)
+    node, y = call(PRIMS["exp"], "y", x)
+    graph = Graph([x], [node], [y])
+    for _ in range(2):
+        check_graph(graph, sound=calls)
+    assert calls.holds(node)
+    change(node)
+    for _ in range(2):
+        with pytest.raises(GraphError, match=r"^y: "):
+            check_graph(graph, sound=calls)

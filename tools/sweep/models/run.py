@@ -14,7 +14,10 @@ from unittest import mock
 import numpy
 import torch
 
-import flambeau
+# The stages are imported before the processes of architectures are forked.
+import flambeau.backends
+import flambeau_capture.capture_stage  # noqa: F401
+import flambeau_inductor.compile  # noqa: F401
 from flambeau.report import report_of
 from flambeau_capture import CaptureError, state_of
 from tools.sweep.models.build import build

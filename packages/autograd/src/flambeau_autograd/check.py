@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from flambeau_prims.graph import Graph
 
 
-def check_graph(graph: Graph, after: str) -> None:
+def check_graph(graph: Graph, after: str, sound: check.SoundCalls | None = None) -> None:
     """Raise `GraphError`, which names the pass, unless `graph` is functional, keeps the promises of
     every graph, and has inputs that give all its symbols.
     """
     try:
-        check.check_graph(graph, functional=True)
+        check.check_graph(graph, functional=True, sound=sound)
     except check.GraphError as error:
         raise check.GraphError(f"after {after}: {error}") from None
     if missing := missing_symbols(graph):

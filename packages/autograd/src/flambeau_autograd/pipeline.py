@@ -39,6 +39,7 @@ from flambeau_autograd.saved_versions import (
 from flambeau_autograd.specialized_backwards import Backwards
 from flambeau_autograd.subclasses import compile_plain_graph, holds_subclasses
 from flambeau_autograd.unalias_outputs import unalias_outputs
+from flambeau_prims.check import SoundCalls
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.convolution_bias import unfuse_convolution_biases
 from flambeau_prims.decompose import decompose
@@ -398,10 +399,11 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     if options.decompose and options.shape_padding:
         # Once dead calls are gone, which would read the matrices; masks are none.
         passes.append(("pad_products", pad_products))
+    sound = SoundCalls()
     for name, step in passes:
         graph = step(graph)
         if options.check:
-            check_graph(graph, name)
+            check_graph(graph, name, sound)
     # Last, since merging and folding are what makes outputs share memory.
     offsets = [out.spec.offset if isinstance(out, Value) else 0 for out in traced.tape.outputs]
     return unalias_outputs(graph, traced.owners, offsets, primitive=options.decompose)

@@ -32,7 +32,7 @@ from flambeau_prims.graph import Value
 from flambeau_prims.primitives import FLOAT8, Kind, Prim
 
 if TYPE_CHECKING:
-    from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel
+    from flambeau_inductor.ir import Axis, Body, Integer, LoopKernel, Statement
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.schedule import Schedule
     from flambeau_prims.graph import Graph
@@ -43,6 +43,11 @@ STORAGE_TYPES = frozenset({torch.float16, torch.bfloat16, *FLOAT8})
 
 class BorderError(ValueError):
     """A graph, body or schedule that breaks a law of its stage."""
+
+
+def _broken(law: str, statement: Statement) -> BorderError:
+    """The error of a statement, whose text takes longer to print than its laws to check."""
+    return BorderError(f"{law}: {format_statement(statement)}")
 
 
 def check_graph(graph: Graph) -> None:
@@ -79,10 +84,9 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
     dtypes: dict[str, torch.dtype] = {}
     axes = {axis.symbol.name for axis in (*outer, *inner)}
     for statement in body:
-        text = format_statement(statement)
         for name in operands(statement):
             if name not in dtypes:
-                raise BorderError(f"{name} is used before it is defined: {text}")
+                raise _broken(f"{name} is used before it is defined", statement)
         index = index_of(statement)
         if index is not None:
             for name in free_names(index):
@@ -91,24 +95,24 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
                     and name[1:].isdigit()
                     and dtypes.get(name) is not torch.int64
                 ):
-                    raise BorderError(f"an indirect index must be an int64 value: {text}")
+                    raise _broken("an indirect index must be an int64 value", statement)
                 if name[0] in "ir" and name[1:].isdigit() and name not in axes:
-                    raise BorderError(f"{name} is no axis of this nest: {text}")
+                    raise _broken(f"{name} is no axis of this nest", statement)
         if isinstance(statement, Compute):
-            check_compute(statement, dtypes, text)
+            check_compute(statement, dtypes)
         if isinstance(statement, Reduce) and statement.kind not in REDUCE_KINDS:
-            raise BorderError(f"no such reduction: {text}")
+            raise _broken("no such reduction", statement)
         if isinstance(statement, ColumnReduce) and statement.kind not in COLUMN_KINDS:
-            raise BorderError(f"no such reduction of columns: {text}")
+            raise _broken("no such reduction of columns", statement)
         if isinstance(statement, Scan):
-            check_scan(statement, body, text)
+            check_scan(statement, body)
         if isinstance(statement, Sort) and statement.kind not in SORT_KINDS:
-            raise BorderError(f"no such sort: {text}")
+            raise _broken("no such sort", statement)
         if isinstance(statement, (Scan, Sort)) and not inner:
-            raise BorderError(f"no inner axes to follow: {text}")
+            raise _broken("no inner axes to follow", statement)
         if not isinstance(statement, (Store, CheckIndex)):
             if statement.name in dtypes:
-                raise BorderError(f"{statement.name} is defined twice: {text}")
+                raise _broken(f"{statement.name} is defined twice", statement)
             dtypes[statement.name] = statement.dtype
 
 
@@ -118,39 +122,38 @@ def check_column_reduces(body: Body, shares: Integer) -> None:
         raise BorderError(f"{shares} shares of the outer points: {body}")
     columns = {s.name for s in body if isinstance(s, ColumnReduce)}
     for statement in body:
-        text = format_statement(statement)
         if isinstance(statement, Store):
             if (statement.value in columns) is not (SHARE in statement.index.free_symbols):
-                raise BorderError(f"a share stores its reduced columns, and these only: {text}")
+                raise _broken("a share stores its reduced columns, and these only", statement)
         elif not columns.isdisjoint(operands(statement)):
-            raise BorderError(f"reduced columns are only stored: {text}")
+            raise _broken("reduced columns are only stored", statement)
 
 
-def check_scan(statement: Scan, body: Body, text: str) -> None:
+def check_scan(statement: Scan, body: Body) -> None:
     """Its kind, and that the body has one direction."""
     if statement.kind not in SCAN_KINDS:
-        raise BorderError(f"no such scan: {text}")
+        raise _broken("no such scan", statement)
     if statement.reverse is not scan_direction(body):
-        raise BorderError(f"scans in both directions: {text}")
+        raise _broken("scans in both directions", statement)
 
 
-def check_compute(statement: Compute, dtypes: dict[str, torch.dtype], text: str) -> None:
+def check_compute(statement: Compute, dtypes: dict[str, torch.dtype]) -> None:
     """Arity and dtypes of one operator."""
     op = SCALAR_OPS.get(statement.op)
     if op is None or len(statement.args) != op.arity:
-        raise BorderError(f"no such operator, or not of that many operands: {text}")
+        raise _broken("no such operator, or not of that many operands", statement)
     kinds = [dtypes[arg] for arg in statement.args]
     if statement.op == "where":
         if kinds.pop(0) is not torch.bool:
-            raise BorderError(f"a condition must be bool: {text}")
+            raise _broken("a condition must be bool", statement)
     if len(set(kinds)) > 1:
-        raise BorderError(f"operands of dtypes {kinds}: {text}")
+        raise _broken(f"operands of dtypes {kinds}", statement)
     if statement.op != "cast":
         result = kinds[0] if op.result == "same" else getattr(torch, op.result)
         if statement.dtype is not result:
-            raise BorderError(f"the result should be {result}: {text}")
+            raise _broken(f"the result should be {result}", statement)
         if kinds[0] in STORAGE_TYPES and statement.op != "where":
-            raise BorderError(f"arithmetic in a storage type: {text}")
+            raise _broken("arithmetic in a storage type", statement)
 
 
 def check_kernel(kernel: LoopKernel) -> None:

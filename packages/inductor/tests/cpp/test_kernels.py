@@ -451,6 +451,7 @@ def sums_by_level() -> dict[str, Library]:
     }
 
 
+@pytest.mark.every_level
 @pytest.mark.parametrize("length", [1, 63, 640, 9_999, 100_000, 3_000_000])
 @pytest.mark.parametrize("name", SUMS)
 def test_errors_of_sums_are_bounded_at_every_isa_level(sums_by_level, name, length):
@@ -464,6 +465,7 @@ def test_errors_of_sums_are_bounded_at_every_isa_level(sums_by_level, name, leng
             assert error <= 4 * torch.finfo(dtype).eps * exact, level
 
 
+@pytest.mark.every_level
 @pytest.mark.parametrize("length", [320, 64_000, 1_000_000])
 @pytest.mark.parametrize("name", sorted(SUMS.keys() - {"rows_static"}))
 def test_sums_do_not_depend_on_the_width_of_vectors(sums_by_level, name, length):
@@ -472,6 +474,7 @@ def test_sums_do_not_depend_on_the_width_of_vectors(sums_by_level, name, length)
     assert len({sum_by(library, name, x).item() for library in sums_by_level.values()}) == 1
 
 
+@pytest.mark.every_level
 def test_sums_of_infinities(sums_by_level):
     """The low part of a compensated total is NaN then."""
     for library in sums_by_level.values():

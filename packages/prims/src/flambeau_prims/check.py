@@ -35,15 +35,48 @@ class GraphError(AssertionError):
     """A graph breaks a promise: a bug in the pass that made it. The text names the node."""
 
 
+class SoundCalls:
+    """Calls of primitives that agree with their declarations, and what they were when checked."""
+
+    def __init__(self) -> None:
+        self._checked: dict[Node, tuple[Any, ...]] = {}
+
+    @staticmethod
+    def _state(node: Node) -> tuple[Any, ...]:
+        """All that the declaration speaks of: Specs are interned, and compare by identity."""
+        specs = [value.spec for value in node.operands()]
+        results = [out and out.spec for out in node.outputs]
+        return node.op, node.args, node.kwargs, specs, results
+
+    def holds(self, node: Node) -> bool:
+        """Whether this very call was checked, and nothing in it was assigned since."""
+        known = self._checked.get(node)
+        if known is None:
+            return False
+        state = self._state(node)
+        return all(a is b for a, b in zip(known[:3], state[:3], strict=True)) and (
+            known[3:] == state[3:]
+        )
+
+    def add(self, node: Node) -> None:
+        """Remember a call that has no problem."""
+        self._checked[node] = self._state(node)
+
+
 def check_graph(
     graph: Graph,
     *,
     functional: bool = False,
     specs: bool = False,
     constants: Collection[Value] = (),
+    sound: SoundCalls | None = None,
 ) -> None:
-    """Raise `GraphError` unless the graph keeps its promises; `constants` are outside it."""
-    for problem in problems(graph, functional=functional, specs=specs, constants=constants):
+    """Raise `GraphError` unless the graph keeps its promises; `constants` are outside it. A
+    pipeline hands one `sound` to its checks: each pass leaves most calls as they were.
+    """
+    for problem in problems(
+        graph, functional=functional, specs=specs, constants=constants, sound=sound
+    ):
         raise GraphError(f"{problem}\n{format_graph(graph)}")
 
 
@@ -53,8 +86,10 @@ def problems(
     functional: bool = False,
     specs: bool = False,
     constants: Collection[Value] = (),
+    sound: SoundCalls | None = None,
 ) -> Iterator[str]:
     """Every broken promise, as text."""
+    sound = SoundCalls() if sound is None else sound
     known: set[Value] = set(constants)
     names: dict[str, Value] = {}
     for item in graph.inputs:
@@ -70,7 +105,11 @@ def problems(
     for node in graph.nodes:
         yield from _node_problems(node, known, names, graph, functional)
         if isinstance(node.op, Prim):
-            yield from _prim_problems(node)
+            if not sound.holds(node):
+                broken = list(_prim_problems(node))
+                yield from broken
+                if not broken:
+                    sound.add(node)
         elif specs:
             yield from _spec_problems(node)
     yield from _exit_problems(graph, known)

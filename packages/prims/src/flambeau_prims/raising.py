@@ -96,10 +96,17 @@ def can_raise(op: OpOverload, args: tuple[Any, ...]) -> bool:
     if all(tensor.device.type != "cpu" for tensor in tensors):
         return False  # an accelerator does not wait for what it finds
     if kind == "division":
-        return not any(t.dtype.is_floating_point or t.dtype.is_complex for t in tensors) and (
-            len(tensors) > 1 or any(not isinstance(arg, bool) and arg == 0 for arg in args[1:2])
-        )
+        floats = (t.dtype.is_floating_point or t.dtype.is_complex for t in tensors)
+        if any(floats) or any(isinstance(arg, float) for arg in args[:2]):
+            return False
+        return len(tensors) > 1 or any(map(_may_be_zero, args[1:2]))
     return True
+
+
+def _may_be_zero(divisor: Any) -> bool:
+    if isinstance(divisor, (Value, torch.Tensor)):
+        return True
+    return not isinstance(divisor, bool) and divisor == 0
 
 
 @cache

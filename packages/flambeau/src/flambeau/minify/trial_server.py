@@ -24,6 +24,8 @@ WAIT = 0.01
 def main() -> None:
     """Answer trials until the input ends."""
     # Imported before the forks, once for all trials.
+    import flambeau.backends  # noqa: F401
+    import flambeau_capture.capture_stage  # noqa: F401
     import flambeau_inductor.compile  # noqa: F401
 
     for line in sys.stdin:

@@ -227,9 +227,32 @@ def angle(self: Spec) -> Spec:
 
 
 def hardtanh(self: Spec, min_val: Number = -1, max_val: Number = 1) -> Spec:
-    """Like clamp with the dtype kept."""
-    refuse("hardtanh", self.dtype, self.device, "buc")
+    """Like clamp with the dtype kept; an integer dtype must hold the limits."""
+    refuse("hardtanh", self.dtype, self.device, "bc")
+    if kind := _INTEGER_KINDS.get(self.dtype):
+        limits = [_whole_limit(limit) for limit in (min_val, max_val)]
+        if self.dtype is torch.uint8 and any(limit < 0 for limit in limits):
+            raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
+        held = torch.iinfo(self.dtype)
+        if not all(held.min <= limit <= held.max for limit in limits):
+            raise RuntimeError(f"value cannot be converted to type {kind} without overflow")
     return elementwise([self], self.dtype)
+
+
+_INTEGER_KINDS = {
+    torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int",
+    torch.int64: "int64_t",
+}  # fmt: skip
+"""How error messages name integer dtypes."""
+
+
+def _whole_limit(limit: Number) -> Any:
+    """A limit as an int64, which cuts off the fraction."""
+    if not isinstance(limit, float):
+        return limit
+    if not -(2.0**63) <= limit < 2.0**63:
+        raise RuntimeError("value cannot be converted to type int64_t without overflow")
+    return int(limit)
 
 
 def threshold(self: Spec, threshold: Number, value: Number) -> Spec:
