@@ -325,7 +325,8 @@ class CompiledState:
             entry = self._stored(call.scope)
             if entry is not None:
                 seconds = time.perf_counter() - started
-                text = f"{self.function.__qualname__}: an earlier process has compiled it"
+                because = "; ".join(map(str, call.reasons)) or self.function.__qualname__
+                text = f"{because} (compiled by an earlier process)"
                 self.note(Event("stored", text, seconds, failures=call.reasons, entry=entry.info))
                 if (broken := entry.info.broken) is not None:
                     self.note(Event("break", str(broken), failures=call.reasons, reason=broken))

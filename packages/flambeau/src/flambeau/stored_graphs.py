@@ -33,7 +33,7 @@ import torch
 
 from flambeau.compile_context import start_graph
 from flambeau.held_graphs import OPERATORS, graphs_within, operator_name
-from flambeau.logs import emit, wanted
+from flambeau.logs import emit, shows_stages, wanted
 from flambeau.progress import building
 from flambeau.report import StageSeconds, Stopwatch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
@@ -77,7 +77,7 @@ PACKAGES = (
 )  # fmt: skip
 
 NOT_STORED = {
-    "not-asked": "the option graph_cache is off, or stages are dumped or checked",
+    "not-asked": "the option graph_cache is off, caches are, or stages are dumped or checked",
     "measured": "its kernels are chosen by measurement",
     "frozen": "values of its inputs are frozen into it",
     "not-on-the-cpu": "an input, or a result, is not on the CPU",
@@ -105,6 +105,8 @@ class NotStored(Exception):
 
 def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled | None:
     """The stored compiled form of a graph, or None; noted in the graph's report."""
+    if shows_stages(context.options.environment):
+        return None
     try:
         key = key_of_graph(gm, examples, context)
     except NotStored:
@@ -384,7 +386,8 @@ def key_for_entry(reason: str, examples: list[Any], context: Context) -> str:
 
 def _check_asked(context: Context) -> None:
     options = context.options
-    if not options.runtime.graph_cache or options.environment.check or context.report.folder:
+    asked = options.runtime.graph_cache and options.runtime.use_cache
+    if not asked or options.environment.check or context.report.folder:
         raise NotStored("not-asked")
     if options.inductor.tunes:
         raise NotStored("measured")
@@ -459,8 +462,8 @@ def _files(folder: Path, name: str) -> list[tuple[str, str, int, int]]:
 
 
 _PLACES = frozenset({
-    "cache_dir", "shared_cache", "remote_cache", "remote_cache_key",
-    "use_cache", "logs", "progress", "background", "background_limit",
+    "cache_dir", "shared_cache", "remote_cache", "remote_cache_key", "cache_limit",
+    "graph_cache", "use_cache", "logs", "progress", "background", "background_limit",
     "torch_variables",
 })  # fmt: skip
 """Fields of options and environment that say where things are kept, when they are compiled, and

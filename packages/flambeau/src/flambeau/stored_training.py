@@ -11,9 +11,12 @@ process, which is checked: what they say of the call must be equal to what was s
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, cast
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from flambeau_autograd.kept_inputs import Kept
     from flambeau_autograd.runtime_wrappers import Training
     from flambeau_autograd.specialized_backwards import Backwards
+
+_Result = TypeVar("_Result")
 
 __all__ = ["encode_captured", "encode_training", "read_training"]
 
@@ -72,6 +77,24 @@ def read_training(
     """The callable of a stored graph with a backward; `captured` is what `encode_captured` gave."""
     stored = StoredBackwards(data, captured, call, report, context)
     return wrap_training(forward, stored, call, stored.training)
+
+
+def without_modes(step: Callable[[], _Result]) -> _Result:
+    """The result of a step, in a thread of its own: a backward may run below function transforms,
+    and modes that see every call, of which that thread has none.
+    """
+    outcome: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(step())
+        except BaseException as error:  # which the caller raises
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+    thread.start()
+    thread.join()
+    return outcome.result()
 
 
 class StoredBackwards(BackwardTable):
@@ -128,7 +151,7 @@ class StoredBackwards(BackwardTable):
     def _traced(self) -> tuple[Backwards, Gradients]:
         with self._tracing:
             if self._made is None:
-                self._made = self._trace()
+                self._made = without_modes(self._trace)
             return self._made
 
     def _trace(self) -> tuple[Backwards, Gradients]:

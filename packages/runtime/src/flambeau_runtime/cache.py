@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from flambeau_runtime.cache_trimming import note_use, trim_if_due
 from flambeau_runtime.environment_errors import CacheError
 
 if TYPE_CHECKING:
@@ -105,13 +106,17 @@ class ObjectStore(Protocol):
 
 class Cache:
     """A content-addressed store under `root`, relative to the current directory. What it lacks is
-    copied from `stores`, the first first, which are offered what it stores.
+    copied from `stores`, the first first, which are offered what it stores. With a `limit` of
+    bytes, the oldest entries are removed, once a day (`cache_trimming`).
     """
 
-    def __init__(self, root: Path, stores: Sequence[ObjectStore] = ()) -> None:
+    def __init__(
+        self, root: Path, stores: Sequence[ObjectStore] = (), *, limit: int | None = None
+    ) -> None:
         # Compilers run in a folder of the cache, where a relative path means something else.
         self.root = root.absolute()
         self.stores = stores
+        self._limit = limit
 
     def lookup(self, kind: str, key: str) -> Path | None:
         """The verified object stored under a key, or None."""
@@ -124,7 +129,11 @@ class Cache:
         return result[1] if result else None
 
     def _find(self, kind: str, key: str) -> tuple[Path, bytes] | None:
-        result = read_entry(self.root, kind, key) or self._fetch(kind, key)
+        result = read_entry(self.root, kind, key)
+        if result is not None:
+            note_use(self.root / "entries" / kind / f"{key}.json")
+        else:
+            result = self._fetch(kind, key)
         use = _USE.get()
         if use is not None:
             use.add((self.root, kind, key), found=result is not None)
@@ -140,6 +149,8 @@ class Cache:
         if binding(kind, key).encode() not in content:
             raise ValueError(f"an object of kind {kind!r} is not bound to its key {key}")
         path = self._write(kind, key, content, suffix)
+        if self._limit is not None:
+            trim_if_due(self.root, self._limit)
         use = _USE.get()
         if use is not None:
             use.add_stored((self.root, kind, key))

@@ -89,9 +89,7 @@ def _pure_ids() -> dict[int, Any]:
         found += _functions_of(module)
     found += _VALUE_TYPES
     found += [
-        sys.getrecursionlimit,
         sys.intern,
-        sys.getsizeof,
         id,
         functools.cmp_to_key,
         functools.partial,

@@ -423,7 +423,15 @@ def instance_of(machine: Machine, obj: Any, classes: Any) -> bool:
     check = python_method(machine, type(classes), "__instancecheck__")
     if check is not None and not _native_check(classes):
         return type(obj) is classes or truth(machine, machine.call(check, (classes, obj), {}))
+    if check is not None and not isinstance(obj, (torch.Tensor, Proxy)):
+        _rely_on_registration(machine, type(obj), classes)
     return instance_of_class(machine, obj, classes)
+
+
+def _rely_on_registration(machine: Machine, kind: type, cls: Any) -> None:
+    """Note an answer of an abstract class that `register` or a hook of the class may change."""
+    if isinstance(cls, type) and cls not in type.__dict__["__mro__"].__get__(kind):
+        machine.rely_on(cls, kind)
 
 
 def instance_of_class(machine: Machine, obj: Any, classes: Any) -> bool:
