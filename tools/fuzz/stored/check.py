@@ -12,9 +12,13 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tools.checks.command import ROOT
 from tools.fuzz.stored.programs import program_of, write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _AT_ONCE = 40
 """Programs of one process."""
@@ -33,7 +37,7 @@ class Found:
     """Programs that are as in the first process and were captured anew."""
 
 
-def check(seeds: range, processes: int, cache: Path | None = None) -> Found:
+def check(seeds: Sequence[int], processes: int, cache: Path | None = None) -> Found:
     """The programs of seeds, each in several processes one after another."""
     found = Found()
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +48,7 @@ def check(seeds: range, processes: int, cache: Path | None = None) -> Found:
 
 
 def _check_some(
-    seeds: range, processes: int, folder: Path, cache: Path, found: Found
+    seeds: Sequence[int], processes: int, folder: Path, cache: Path, found: Found
 ) -> None:
     programs = [program_of(seed) for seed in seeds]
     refused: set[str] = set()
@@ -61,7 +65,7 @@ def _check_some(
             if process == 0:
                 for text in outcome["entries"]:
                     if text not in ("written", "read", ""):
-                        found.refused[f"{text} <- {program.features[0]}" if len(program.features) == 1 else text] += 1
+                        found.refused[text] += 1
                         refused.add(program.name)
             elif same[program.name] and program.name not in refused and outcome["events"]:
                 kind = "captured" if "capture" in outcome["events"] else "served"
@@ -70,7 +74,7 @@ def _check_some(
                     found.captured.append(f"{where} ({program.root}) {outcome['events']}")
 
 
-def _run(names: list[str], folder: Path, cache: Path) -> dict[str, dict[str, object]]:
+def _run(names: list[str], folder: Path, cache: Path) -> dict[str, dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-m", "tools.fuzz.stored.process", str(folder), *names],
         cwd=ROOT,
@@ -85,7 +89,7 @@ def _run(names: list[str], folder: Path, cache: Path) -> dict[str, dict[str, obj
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(f"{names}: {done.stderr[-4000:]}")
-    outcomes: dict[str, dict[str, object]] = json.loads(done.stdout.splitlines()[-1])
+    outcomes: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return outcomes
 
 

@@ -40,6 +40,7 @@ from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
 from flambeau_capture import torch_state
 from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_prims.collector import collector_paused
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
@@ -185,9 +186,10 @@ def write(
 ) -> str:
     """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
     try:
-        content = _encoded(gm, key, report)
-        _write_captured(gm, examples, key, context)
-        store_text(KIND, key, content, context)
+        with collector_paused():
+            content = _encoded(gm, key, report)
+            _write_captured(gm, examples, key, context)
+            store_text(KIND, key, content, context)
     except CacheError as error:
         return str(NotStored("no-directory", str(error)))
     except NotPlain as error:
@@ -356,8 +358,12 @@ _OF_THE_GRAPH = frozenset({"symbolic", "foreign-call", "foreign-constant"})
 
 
 def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> str:
-    """The key of a captured graph; NotStored if it has none."""
+    """The key of a captured graph; NotStored if it has none. The graph keeps it while it is
+    compiled, for those that ask again.
+    """
     _check_asked(context)
+    if "key" in gm.meta:
+        return str(gm.meta["key"])
     if gm.meta.get("size_env") is not None:
         raise NotStored("symbolic")
     described = [
@@ -368,7 +374,8 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
         _inputs(examples),
         _nodes(gm),
     ]
-    return key_of(json.dumps(described, allow_nan=False))
+    gm.meta["key"] = key = key_of(json.dumps(described, allow_nan=False))
+    return key
 
 
 def key_for_entry(reason: str, examples: list[Any], context: Context) -> str:
@@ -524,6 +531,7 @@ _KEYS_OF_PRIMS = frozenset({
 """What torch registers for operators of `prims` itself, for some when a program imports them."""
 
 
+@functools.lru_cache(maxsize=8192)
 def _is_override(name: str) -> bool:
     """Whether a kernel registered in Python ("aten/sin/CPU") may not be one of torch itself."""
     space, key = name.partition("/")[0], name.rpartition("/")[2]
