@@ -19,6 +19,8 @@ from flambeau_runtime.program import Launch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.stages
+
 SIZE = 80
 MOST = 2.3
 """Twice the program may take this many times the work."""

@@ -1,5 +1,5 @@
-"""`python -m tools.fuzz [tensors|python|collectives|control-flow|stored]`: compare random programs, print
-those that differ, shrunk; exit status 1 if there are any.
+"""`python -m tools.fuzz [tensors|python|collectives|control-flow|stored]`: compare random
+programs, print those that differ, shrunk; exit status 1 if there are any.
 
 tensors: straight tensor programs against eager, by seed. python: Python programs with tensors in
 them, made by hypothesis. collectives: programs that communicate, in two processes, by seed, up to

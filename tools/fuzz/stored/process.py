@@ -25,7 +25,7 @@ _TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 def _seed() -> None:
     torch.manual_seed(3)
     random.seed(3)
-    np.random.seed(3)  # noqa: NPY002 (what the programs draw from)
+    np.random.seed(3)
 
 
 def _outcome(function: Any, arguments: Any) -> tuple[Any, Any]:
@@ -83,7 +83,11 @@ def main() -> None:
         try:
             outcomes[name] = outcome(name)
         except Exception as error:  # of the program itself
-            outcomes[name] = {"differs": f"{type(error).__name__}: {error}", "events": [], "entries": []}
+            outcomes[name] = {
+                "differs": f"{type(error).__name__}: {error}",
+                "events": [],
+                "entries": [],
+            }
     print(json.dumps(outcomes))
 
 

@@ -1,7 +1,7 @@
 """Programs of features, written as modules; which alternative each process has.
 
-    seed  ->  features, root, arguments          the same in each process
-    seed, process  ->  an alternative of each place     «2|3» -> 2
+seed  ->  features, root, arguments          the same in each process
+seed, process  ->  an alternative of each place     «2|3» -> 2
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tools.fuzz.stored import torch_features  # noqa: F401 (adds its features)
 from tools.fuzz.stored.features import FEATURES
 
 if TYPE_CHECKING:
@@ -31,16 +30,20 @@ _ROOTS = {
         "ROOT = ROOT_OBJECT.root"
     ),
     "module": (
-        "class Root(nn.Module):\n    def forward(self, x):\n{inner}\n        return x\nROOT = Root()"
+        "class Root(nn.Module):\n    def forward(self, x):\n{inner}\n        return x\n"
+        "ROOT = Root()"
     ),
     "closure": (
         "def make(held):\n    def root(x):\n{inner}\n        return x * held\n    return root\n"
         "ROOT = make(«1.5|2.5»)"
     ),
-    "partial": "def root(n, x):\n{body}\n    return x * n\nROOT = functools.partial(root, «1.5|2.5»)",
+    "partial": (
+        "def root(n, x):\n{body}\n    return x * n\nROOT = functools.partial(root, «1.5|2.5»)"
+    ),
     "wrapped": (
-        "def around(f):\n    @functools.wraps(f)\n    def run(*args):\n        return f(*args) * «2|3»\n"
-        "    return run\n@around\ndef root(x):\n{body}\n    return x\nROOT = root"
+        "def around(f):\n    @functools.wraps(f)\n    def run(*args):\n"
+        "        return f(*args) * «2|3»\n    return run\n"
+        "@around\ndef root(x):\n{body}\n    return x\nROOT = root"
     ),
 }
 
@@ -107,7 +110,7 @@ def write(program: Program, process: int, folder: Path) -> bool:
 
 
 def _choices(program: Program, process: int, texts: tuple[str, str]) -> dict[str, list[str]]:
-    """For each module the alternatives of its places: of one place, or some, other than at first."""
+    """For each module the alternatives of its places: other than at first of some."""
     chosen = {}
     start, rng = random.Random(program.seed), random.Random(f"{program.seed} edit {process}")
     share = rng.choice((0.1, 0.5, 1.0))

@@ -1,4 +1,4 @@
-"""Contexts that features of stored programs ask for, and a function that no compiler sees through."""
+"""Contexts that features of stored programs ask for, and a function that breaks graphs."""
 
 from __future__ import annotations
 

@@ -23,18 +23,20 @@ import re
 import stat
 import tempfile
 import threading
+import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from flambeau_runtime.cache_trimming import note_use, trim_if_due
 from flambeau_runtime.environment_errors import CacheError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
 DIRECTORY_MODE = 0o700
+DAY = 86400.0
+"""Seconds."""
 ENTRY_LIMIT = 4096
 """Bytes of the longest entry that is read."""
 
@@ -106,17 +108,13 @@ class ObjectStore(Protocol):
 
 class Cache:
     """A content-addressed store under `root`, relative to the current directory. What it lacks is
-    copied from `stores`, the first first, which are offered what it stores. With a `limit` of
-    bytes, the oldest entries are removed, once a day (`cache_trimming`).
+    copied from `stores`, the first first, which are offered what it stores.
     """
 
-    def __init__(
-        self, root: Path, stores: Sequence[ObjectStore] = (), *, limit: int | None = None
-    ) -> None:
+    def __init__(self, root: Path, stores: Sequence[ObjectStore] = ()) -> None:
         # Compilers run in a folder of the cache, where a relative path means something else.
         self.root = root.absolute()
         self.stores = stores
-        self._limit = limit
 
     def lookup(self, kind: str, key: str) -> Path | None:
         """The verified object stored under a key, or None."""
@@ -131,7 +129,7 @@ class Cache:
     def _find(self, kind: str, key: str) -> tuple[Path, bytes] | None:
         result = read_entry(self.root, kind, key)
         if result is not None:
-            note_use(self.root / "entries" / kind / f"{key}.json")
+            _note_use(self.root / "entries" / kind / f"{key}.json")
         else:
             result = self._fetch(kind, key)
         use = _USE.get()
@@ -149,8 +147,6 @@ class Cache:
         if binding(kind, key).encode() not in content:
             raise ValueError(f"an object of kind {kind!r} is not bound to its key {key}")
         path = self._write(kind, key, content, suffix)
-        if self._limit is not None:
-            trim_if_due(self.root, self._limit)
         use = _USE.get()
         if use is not None:
             use.add_stored((self.root, kind, key))
@@ -251,6 +247,13 @@ def read_entry(
     if content is None or hashlib.sha256(content).hexdigest() != digest:
         return None
     return (path, content) if binding(kind, key).encode() in content else None
+
+
+def _note_use(entry: Path) -> None:
+    """Make the file of an entry young again, to the day: what is used is not trimmed."""
+    with contextlib.suppress(OSError):  # removed meanwhile
+        if time.time() - os.lstat(entry).st_mtime > DAY:
+            os.utime(entry, follow_symlinks=False)
 
 
 def _folders(root: Path, *names: str) -> list[Path]:

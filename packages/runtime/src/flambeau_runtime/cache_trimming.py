@@ -1,11 +1,10 @@
 """A cache directory stays bounded: once a day, one process removes what has long been unused, and
 then the oldest entries above the limit.
 
-    <root>/trimmed      an empty file, whose time says when that was done last
+    <root>/trimmed      a file whose time says when that was done last
 
-Reading an entry makes it young again (`note_use`), to the day: a directory that is read often is
-not written to at each read. The work takes place in a thread, beside the compile that stored
-something; if the process ends meanwhile, the rest stays for the next day.
+An entry that is read becomes young again (`cache`). The work takes place in a thread, beside a
+compile; if the process ends meanwhile, the rest stays for the next day.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ import threading
 import time
 from pathlib import Path
 
+from flambeau_runtime.cache import DAY, is_private
+from flambeau_runtime.cache_contents import trim
 from flambeau_runtime.environment_errors import CacheError
 
-DAY = 86400.0
 MOST_UNUSED = 60 * DAY
 """Seconds for which an entry that nobody reads is kept."""
 
@@ -28,35 +28,24 @@ _seen: set[Path] = set()
 """The directories that this process has looked at."""
 
 
-def note_use(entry: Path) -> None:
-    """Make the file of an entry young again, if it is older than a day."""
-    with contextlib.suppress(OSError):  # removed meanwhile
-        if time.time() - os.lstat(entry).st_mtime > DAY:
-            os.utime(entry, follow_symlinks=False)
-
-
 def trim_if_due(root: Path, limit: int) -> threading.Thread | None:
-    """Start to trim a directory to `limit` bytes, if that was not done in the last day: by this
-    process, once. The thread that does it, or None.
+    """Start to trim a directory to `limit` bytes (0: never), if that was not done in the last day:
+    by this process, once. The thread that does it, or None.
     """
-    if root in _seen:
+    if root in _seen or not limit or not is_private(root):
         return None
     _seen.add(root)
     stamp = root / _STAMP
     try:
-        due = time.time() - os.lstat(stamp).st_mtime > DAY
-        is_new = False
+        if time.time() - os.lstat(stamp).st_mtime <= DAY:
+            return None
     except OSError:
-        due, is_new = True, not (root / "entries").exists()
-    if not due:
-        return None
+        pass  # never yet
     try:  # first, for other processes that start at the same time
         descriptor = os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with contextlib.closing(os.fdopen(descriptor)):
-            os.utime(descriptor)
+        with open(descriptor, "wb") as file:
+            file.write(b"flambeau\n")
     except OSError:
-        return None
-    if is_new:
         return None
     thread = threading.Thread(
         target=_trim, args=(root, limit), name="flambeau-cache-trimming", daemon=True
@@ -66,7 +55,5 @@ def trim_if_due(root: Path, limit: int) -> threading.Thread | None:
 
 
 def _trim(root: Path, limit: int) -> None:
-    from flambeau_runtime.cache_contents import trim  # which imports the cache
-
     with contextlib.suppress(OSError, CacheError):
         trim(root, largest=limit, oldest=MOST_UNUSED)

@@ -209,7 +209,7 @@ def cache_of(options: RuntimeOptions) -> Cache:
         stores.append(_shared(options.shared_cache))
     if options.use_cache and options.remote_cache:
         stores.append(_remote(options.remote_cache, options.remote_cache_key))
-    return Cache(options.cache_dir, stores, limit=options.cache_limit or None)
+    return Cache(options.cache_dir, stores)
 
 
 @functools.lru_cache(maxsize=64)
