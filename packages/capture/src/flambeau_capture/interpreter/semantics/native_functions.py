@@ -339,7 +339,8 @@ def prepare_arguments(
         pairs = _takes_mapping(function) and not _counts(function)
         hashed = 1 if getattr(function, "__name__", "") == "fromkeys" else len(args)
         args = (*[_hashable(machine, arg, pairs) for arg in args[:hashed]], *args[hashed:])
-    return args, kwargs
+    whole = machine.objects.read_whole
+    return tuple(map(whole, args)), {name: whole(arg) for name, arg in kwargs.items()}
 
 
 def _refuse_live_iterators(machine: Machine, values: Iterable[Any]) -> None:
