@@ -59,6 +59,7 @@ def _stages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Tests that look at the stages of a compile, not at results, read nothing that is stored."""
     if request.node.get_closest_marker("stages"):
         monkeypatch.setenv("FLAMBEAU_CHECK", "1")
+        monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "0")
 
 
 @pytest.fixture(autouse=True)

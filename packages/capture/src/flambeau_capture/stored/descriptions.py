@@ -201,7 +201,8 @@ class Descriptions:
     def _class(self, cls: type) -> str:
         """The classes it inherits from, and what those of the program define.
 
-        Plain values of classes are left out: guards compare them where they are read.
+        Plain values of classes are left out but for their names: guards compare them where they
+        are read.
         """
         parts = [type_text(type(cls))]
         for base in _mro_of(cls):
@@ -210,6 +211,9 @@ class Descriptions:
                 parts.append(self._members(base))
         digest = hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return f"class {type_text(cls)} {digest}"
+
+    def _annotation(self, value: Any) -> str:
+        return value if type(value) is str else self._shallow(value)
 
     def _members(self, cls: type) -> str:
         members = []
@@ -230,10 +234,12 @@ class Descriptions:
                 text = self._shallow(getattr(value, "_value_", None))
             elif name == "__slots__" and is_constant(value):
                 text = _constant(value)
+            elif name == "__annotations__" and type(value) is dict:
+                text = " ".join(f"{key}: {self._annotation(value[key])}" for key in value)
             elif hasattr(type(value), "__get__"):
                 text = type_text(type(value))
             else:
-                continue
+                text = ""
             members.append(f"{name} {text}")
         return "\n".join(members)
 
