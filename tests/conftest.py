@@ -64,6 +64,14 @@ def _code_is_checked() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _stages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that look at the stages of a compile, not at results, read nothing that is stored."""
+    if request.node.get_closest_marker("stages"):
+        monkeypatch.setenv("FLAMBEAU_CHECK", "1")
+        monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "0")
+
+
+@pytest.fixture(autouse=True)
 def _seed(request: pytest.FixtureRequest) -> None:
     """Each test draws its own inputs, the same ones in every run."""
     seed_generators(zlib.crc32(request.node.nodeid.encode()))

@@ -19,6 +19,8 @@ from flambeau_runtime.program import Launch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.stages
+
 SIZE = 80
 MOST = 2.3
 """Twice the program may take this many times the work."""
@@ -164,6 +166,7 @@ def work(family: str, n: int, grad: bool) -> int:
 @pytest.mark.parametrize("family", PROGRAMS)
 def test_work_is_proportional(family: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAMBEAU_CHECK", "0")  # the checkers are work, too, and no user's
+    monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "0")
     monkeypatch.setattr(backends, "load", lambda *arguments: not_run)
     work(family, 4, grad)  # what is made once in a process
     least, once, twice = (work(family, n, grad) for n in (4, SIZE, 2 * SIZE))

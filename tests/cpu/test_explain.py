@@ -21,6 +21,8 @@ from flambeau_autograd.reasons import LeafInside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.stages
+
 FACTOR = 2
 
 

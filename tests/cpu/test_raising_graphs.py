@@ -602,6 +602,7 @@ def test_a_custom_operator_that_raises(backend):
         assert got == want
 
 
+@pytest.mark.stages
 def test_the_writes_of_a_program_come_last():
     """Inductor writes to inputs behind all that may raise; kernels that check indices are not fused
     with such writes.

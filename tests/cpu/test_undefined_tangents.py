@@ -76,6 +76,7 @@ def test_backward_of_some_outputs(program: Any, backend: str, dynamic: bool) -> 
                     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.stages
 def test_only_the_needed_backward_runs() -> None:
     """The gradient of a cheap output: the products of the other one are not in its program."""
 

@@ -1,10 +1,11 @@
-"""`python -m tools.fuzz [tensors|python|collectives|control-flow]`: compare random programs, print
-those that differ, shrunk; exit status 1 if there are any.
+"""`python -m tools.fuzz [tensors|python|collectives|control-flow|stored]`: compare random
+programs, print those that differ, shrunk; exit status 1 if there are any.
 
 tensors: straight tensor programs against eager, by seed. python: Python programs with tensors in
 them, made by hypothesis. collectives: programs that communicate, in two processes, by seed, up to
 the first that differs. control-flow: programs of torch.cond, while_loop, scan, map and
-associative_scan, in function transforms too, against plain Python, by seed; not shrunk.
+associative_scan, in function transforms too, against plain Python, by seed; not shrunk. stored:
+programs that one process stores and the next ones find edited, against eager, by seed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 def main() -> int:
     """Run the programs of seeds S .. S + N - 1 (tensors), or N drawn from seed S (python)."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
-    kinds = ("tensors", "python", "collectives", "control-flow")
+    kinds = ("tensors", "python", "collectives", "control-flow", "stored")
     parser.add_argument("kind", nargs="?", choices=kinds, default="tensors")
     parser.add_argument("--programs", type=int, default=200, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
@@ -41,6 +42,10 @@ def main() -> int:
         dynamic = True if options.dynamic else None
         backend = options.backend or "aot_eager"
         return report_control_flow(options.programs, options.seed, dynamic, backend)
+    if options.kind == "stored":
+        from tools.fuzz.stored.check import report as report_stored
+
+        return report_stored(options.programs, options.seed)
     return _tensors(options) if options.kind == "tensors" else _python(options)
 
 

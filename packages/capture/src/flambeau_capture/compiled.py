@@ -325,7 +325,8 @@ class CompiledState:
             entry = self._stored(call.scope)
             if entry is not None:
                 seconds = time.perf_counter() - started
-                text = f"{self.function.__qualname__}: an earlier process has compiled it"
+                because = "; ".join(map(str, call.reasons)) or self.function.__qualname__
+                text = f"{because} (compiled by an earlier process)"
                 self.note(Event("stored", text, seconds, failures=call.reasons, entry=entry.info))
                 if (broken := entry.info.broken) is not None:
                     self.note(Event("break", str(broken), failures=call.reasons, reason=broken))
@@ -525,7 +526,8 @@ class CompiledState:
         """Keep what the backend of this callable has compiled for other processes, if asked to."""
         refused = self.options.fullgraph and made.broken is not None
         if made.entry is not None and made.parts is not None and not refused and self._store():
-            made.entry.info.stored = _storing().store_entry(self.entry_store, made.parts)
+            with collector_paused():
+                made.entry.info.stored = _storing().store_entry(self.entry_store, made.parts)
 
     def _store(self) -> EntryStore | None:
         """The store, if this callable's entries are of a kind that may be kept."""
@@ -536,7 +538,7 @@ class CompiledState:
         store = self._store()
         if store is None:
             return None
-        with capturing(), self.watch():
+        with capturing(), self.watch(), collector_paused():
             return _storing().find_entry(store, scope, current_state(), self.note, _Context(self))
 
     def _made_continuations(self) -> Continuations:

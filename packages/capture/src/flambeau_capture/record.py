@@ -452,7 +452,7 @@ class Capture:
     """Objects that the guards require to be the same ones, and where the call finds them: what the
     entry needs of them it reads there, and holds none itself.
     """
-    definitions: tuple[tuple[Any, str], ...] = ()
+    definitions: tuple[tuple[Any, str | type], ...] = ()
     """What trusted modules and classes define, (holder, name), that was read without a guard."""
     of_the_process: str = ""
     """What was read that differs from process to process without a guard; "" if nothing was."""

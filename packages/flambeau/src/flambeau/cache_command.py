@@ -13,14 +13,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from flambeau.artifacts import cache_dir
-from flambeau.environment import read_environment
+from flambeau.environment import bytes_of, read_environment
 from flambeau_runtime.cache_contents import entries_of, problem_of, trim
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -30,14 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", help="the cache directory (default: FLAMBEAU_CACHE_DIR's)")
     parser.add_argument("--max-size", type=bytes_of, help="bytes that trim leaves: 500M, 2G")
     parser.add_argument("--max-age", type=seconds_of, help="age that trim leaves: 12h, 30d")
-
-
-def bytes_of(text: str) -> int:
-    """The bytes of "500M"; ValueError for what is no size."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)b?", text.strip().lower())
-    if match is None:
-        raise ValueError(f"{text!r} is no size")
-    return int(float(match[1]) * _SIZES[match[2]])
 
 
 def seconds_of(text: str) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from flambeau.logs import emit, wanted
 from flambeau.progress import note_graph
 from flambeau_capture.background import current_job
+from flambeau_runtime.cache_trimming import trim_if_due
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,8 @@ def start_graph(
     context: Context, gm: torch.fx.GraphModule, example_inputs: list[Any]
 ) -> GraphReport:
     """Open the report of a graph that is about to be compiled, or read."""
+    runtime = context.options.runtime
+    trim_if_due(runtime.cache_dir.absolute(), runtime.cache_limit)
     environment = context.options.environment
     if wanted("graph_code", environment):
         code = gm.print_readable(print_output=False)

@@ -11,7 +11,8 @@
 | `FLAMBEAU_ISA` | the ISA of CPU kernels: `avx512`, `avx2`, `baseline` (default: the best) |
 | `FLAMBEAU_FREEZING=1` | the option `freezing` (as `TORCHINDUCTOR_FREEZING=1`) |
 | `FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS` | the option of this name (as torch's variable) |
-| `FLAMBEAU_GRAPH_CACHE` | the option `graph_cache`, on (`1`) or off (`0`): entries on disk |
+| `FLAMBEAU_GRAPH_CACHE=0` | turns the option `graph_cache` off: no compiled graphs on disk |
+| `FLAMBEAU_CACHE_LIMIT` | the option `cache_limit`: bytes of the cache directory, `8G`, `0` |
 | `FLAMBEAU_SANITIZE=1` | build CPU kernels with the address sanitizer (preload its library) |
 | `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
 | `FLAMBEAU_DEBUG_DIR=DIR` | write each stage of each graph to a folder there (`debug_folder`) |
@@ -40,6 +41,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +66,7 @@ class Environment:
     freezing: bool = False
     gemm_backends: str | None = None
     graph_cache: bool | None = None
+    cache_limit: int | None = None
     sanitize: bool = False
     check: bool = False
     debug_dir: Path | None = None
@@ -114,6 +117,7 @@ def read_environment() -> Environment:
         freezing=flag("FLAMBEAU_FREEZING"),
         gemm_backends=os.environ.get("FLAMBEAU_MAX_AUTOTUNE_GEMM_BACKENDS") or None,
         graph_cache=choice("FLAMBEAU_GRAPH_CACHE"),
+        cache_limit=_bytes("FLAMBEAU_CACHE_LIMIT"),
         sanitize=flag("FLAMBEAU_SANITIZE"),
         check=flag("FLAMBEAU_CHECK"),
         debug_dir=path("FLAMBEAU_DEBUG_DIR") or torch_debug_dir,
@@ -124,6 +128,25 @@ def read_environment() -> Environment:
             sorted(item for item in os.environ.items() if item[0].startswith("TORCHINDUCTOR_"))
         ),
     )
+
+
+def bytes_of(text: str) -> int:
+    """The bytes of "500M"; ValueError for what is no size."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)b?", text.strip().lower())
+    if match is None:
+        raise ValueError(f"{text!r} is no size (such as 500M, 2G)")
+    return int(float(match[1]) * _SIZES[match[2]])
+
+
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _bytes(name: str) -> int | None:
+    text = os.environ.get(name)
+    try:
+        return bytes_of(text) if text else None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def environment_of_child(left_out: Iterable[str] = (), **more: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ _OF_EVENT = {
     "eager_replay": "graph_breaks", "violated": "recompiles", "plain_launch": "cudagraphs",
     "cpu_launch": "cudagraphs", "ranks_differ": "recompiles",
 }  # fmt: skip
+_OF_STAGES = ("graph_code", "dynamic", "schedule", "perf_hints")
 _WARNINGS = frozenset({"plain_launch"})
 """Events that are written unasked, by Python's logger: the user asked for what did not happen."""
 
@@ -57,6 +58,13 @@ def set_logs(**topics: bool | int) -> None:
 def is_shown(topic: str, environment: Environment) -> bool:
     """Whether a topic is written to stderr."""
     return topic in (environment.logs if _chosen is None else _chosen)
+
+
+def shows_stages(environment: Environment) -> bool:
+    """Whether the user asked to see what stages of a compile say, which reading what is stored
+    leaves out.
+    """
+    return any(is_shown(topic, environment) for topic in _OF_STAGES)
 
 
 def emit(topic: str, text: str, environment: Environment, level: int = logging.INFO) -> None:
@@ -87,7 +95,8 @@ def listener(report: Report, environment: Environment) -> Callable[[Event], None
         took = f" ({event.seconds:.3f} s)" if event.seconds else ""
         level = logging.WARNING if event.kind in _WARNINGS else logging.INFO
         text = f"{name}: {event.kind}: {event.text}{took}"
-        emit(_OF_EVENT[event.kind], text, environment, level)
+        served = event.kind == "stored" and event.failures
+        emit("recompiles" if served else _OF_EVENT[event.kind], text, environment, level)
         recompiles = sum(noted.kind == "recompile" for _, noted in report.arrivals)
         if event.kind == "recompile" and recompiles >= MANY_RECOMPILES:
             often = f"{name}: recompiled {recompiles} times, now because {event.text}"

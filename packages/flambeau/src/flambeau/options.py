@@ -107,12 +107,11 @@ def resolve(
         chosen.setdefault("freezing", True)
     if environment.gemm_backends is not None:
         chosen.setdefault("max_autotune_gemm_backends", environment.gemm_backends)
-    if environment.graph_cache is not None:
-        chosen.setdefault("graph_cache", environment.graph_cache)
+    for name in ("graph_cache", "cache_limit"):
+        if (asked := getattr(environment, name)) is not None:
+            chosen.setdefault(name, asked)
     for name, value in _options_of_variables(environment.torch_variables):
         chosen.setdefault(name, value)
-    if chosen.get("background"):
-        chosen.setdefault("graph_cache", True)
     if environment.sanitize:
         changes["runtime"]["sanitize"] = True
     if environment.check:

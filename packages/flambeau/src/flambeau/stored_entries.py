@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from flambeau import stored_graphs
+from flambeau.logs import shows_stages
 from flambeau_capture.stored.reasons import NotStorable
 from flambeau_runtime.cache import binding, key_of
 from flambeau_runtime.environment_errors import CacheError
@@ -38,7 +39,9 @@ class StoredEntries:
         self._context = context
 
     def read(self, key: tuple[str, ...]) -> list[Any]:
-        """The entries under a key, the latest first."""
+        """The entries under a key, the latest first; none where stages are to be shown."""
+        if shows_stages(self._context.options.environment):
+            return []
         return self._read(self._key(key))
 
     def _read(self, key: str) -> list[Any]:

@@ -33,13 +33,14 @@ import torch
 
 from flambeau.compile_context import start_graph
 from flambeau.held_graphs import OPERATORS, graphs_within, operator_name
-from flambeau.logs import emit, wanted
+from flambeau.logs import emit, shows_stages, wanted
 from flambeau.progress import building
 from flambeau.report import StageSeconds, Stopwatch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
 from flambeau_capture import torch_state
 from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_prims.collector import collector_paused
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
@@ -77,7 +78,7 @@ PACKAGES = (
 )  # fmt: skip
 
 NOT_STORED = {
-    "not-asked": "the option graph_cache is off, or stages are dumped or checked",
+    "not-asked": "the option graph_cache is off, caches are, or stages are dumped or checked",
     "measured": "its kernels are chosen by measurement",
     "frozen": "values of its inputs are frozen into it",
     "not-on-the-cpu": "an input, or a result, is not on the CPU",
@@ -105,6 +106,8 @@ class NotStored(Exception):
 
 def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled | None:
     """The stored compiled form of a graph, or None; noted in the graph's report."""
+    if shows_stages(context.options.environment):
+        return None
     try:
         key = key_of_graph(gm, examples, context)
     except NotStored:
@@ -183,9 +186,10 @@ def write(
 ) -> str:
     """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
     try:
-        content = _encoded(gm, key, report)
-        _write_captured(gm, examples, key, context)
-        store_text(KIND, key, content, context)
+        with collector_paused():
+            content = _encoded(gm, key, report)
+            _write_captured(gm, examples, key, context)
+            store_text(KIND, key, content, context)
     except CacheError as error:
         return str(NotStored("no-directory", str(error)))
     except NotPlain as error:
@@ -354,8 +358,12 @@ _OF_THE_GRAPH = frozenset({"symbolic", "foreign-call", "foreign-constant"})
 
 
 def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> str:
-    """The key of a captured graph; NotStored if it has none."""
+    """The key of a captured graph; NotStored if it has none. The graph keeps it while it is
+    compiled, for those that ask again.
+    """
     _check_asked(context)
+    if "key" in gm.meta:
+        return str(gm.meta["key"])
     if gm.meta.get("size_env") is not None:
         raise NotStored("symbolic")
     described = [
@@ -366,7 +374,8 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
         _inputs(examples),
         _nodes(gm),
     ]
-    return key_of(json.dumps(described, allow_nan=False))
+    gm.meta["key"] = key = key_of(json.dumps(described, allow_nan=False))
+    return key
 
 
 def key_for_entry(reason: str, examples: list[Any], context: Context) -> str:
@@ -384,7 +393,8 @@ def key_for_entry(reason: str, examples: list[Any], context: Context) -> str:
 
 def _check_asked(context: Context) -> None:
     options = context.options
-    if not options.runtime.graph_cache or options.environment.check or context.report.folder:
+    asked = options.runtime.graph_cache and options.runtime.use_cache
+    if not asked or options.environment.check or context.report.folder:
         raise NotStored("not-asked")
     if options.inductor.tunes:
         raise NotStored("measured")
@@ -459,8 +469,8 @@ def _files(folder: Path, name: str) -> list[tuple[str, str, int, int]]:
 
 
 _PLACES = frozenset({
-    "cache_dir", "shared_cache", "remote_cache", "remote_cache_key",
-    "use_cache", "logs", "progress", "background", "background_limit",
+    "cache_dir", "shared_cache", "remote_cache", "remote_cache_key", "cache_limit",
+    "graph_cache", "use_cache", "logs", "progress", "background", "background_limit",
     "torch_variables",
 })  # fmt: skip
 """Fields of options and environment that say where things are kept, when they are compiled, and
@@ -521,6 +531,7 @@ _KEYS_OF_PRIMS = frozenset({
 """What torch registers for operators of `prims` itself, for some when a program imports them."""
 
 
+@functools.lru_cache(maxsize=8192)
 def _is_override(name: str) -> bool:
     """Whether a kernel registered in Python ("aten/sin/CPU") may not be one of torch itself."""
     space, key = name.partition("/")[0], name.rpartition("/")[2]

@@ -11,9 +11,12 @@ process, which is checked: what they say of the call must be equal to what was s
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, cast
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -24,6 +27,7 @@ from flambeau_autograd.backwards import Backward, BackwardTable, backward_name
 from flambeau_autograd.runtime_wrappers import wrap_training
 from flambeau_autograd.traced_modes import TracedModes
 from flambeau_autograd.training_json import decode_training, encode_training
+from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_runtime.cache import binding, recording_cache_use
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from flambeau_autograd.kept_inputs import Kept
     from flambeau_autograd.runtime_wrappers import Training
     from flambeau_autograd.specialized_backwards import Backwards
+
+_Result = TypeVar("_Result")
 
 __all__ = ["encode_captured", "encode_training", "read_training"]
 
@@ -74,6 +80,24 @@ def read_training(
     return wrap_training(forward, stored, call, stored.training)
 
 
+def without_modes(step: Callable[[], _Result]) -> _Result:
+    """The result of a step, in a thread of its own: a backward may run below function transforms,
+    and modes that see every call, of which that thread has none.
+    """
+    outcome: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(step())
+        except BaseException as error:  # which the caller raises
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+    thread.start()
+    thread.join()
+    return outcome.result()
+
+
 class StoredBackwards(BackwardTable):
     """The backwards and second derivatives of a stored graph, of which those that are not stored
     are made from the captured graph.
@@ -103,6 +127,10 @@ class StoredBackwards(BackwardTable):
         return self._traced()[0].cut(counted, limits)
 
     def _make(self, missing: frozenset[int]) -> Backward:
+        with collector_paused():
+            return self._read_or_traced(missing)
+
+    def _read_or_traced(self, missing: frozenset[int]) -> Backward:
         found = stored_graphs.read_backward(self._key, backward_name(missing), self._context)
         if found is None:
             return self._traced()[0].without(missing)
@@ -128,7 +156,7 @@ class StoredBackwards(BackwardTable):
     def _traced(self) -> tuple[Backwards, Gradients]:
         with self._tracing:
             if self._made is None:
-                self._made = self._trace()
+                self._made = without_modes(self._trace)
             return self._made
 
     def _trace(self) -> tuple[Backwards, Gradients]:

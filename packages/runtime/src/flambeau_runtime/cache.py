@@ -23,6 +23,7 @@ import re
 import stat
 import tempfile
 import threading
+import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
 DIRECTORY_MODE = 0o700
+DAY = 86400.0
+"""Seconds."""
 ENTRY_LIMIT = 4096
 """Bytes of the longest entry that is read."""
 
@@ -124,7 +127,11 @@ class Cache:
         return result[1] if result else None
 
     def _find(self, kind: str, key: str) -> tuple[Path, bytes] | None:
-        result = read_entry(self.root, kind, key) or self._fetch(kind, key)
+        result = read_entry(self.root, kind, key)
+        if result is not None:
+            _note_use(self.root / "entries" / kind / f"{key}.json")
+        else:
+            result = self._fetch(kind, key)
         use = _USE.get()
         if use is not None:
             use.add((self.root, kind, key), found=result is not None)
@@ -240,6 +247,13 @@ def read_entry(
     if content is None or hashlib.sha256(content).hexdigest() != digest:
         return None
     return (path, content) if binding(kind, key).encode() in content else None
+
+
+def _note_use(entry: Path) -> None:
+    """Make the file of an entry young again, to the day: what is used is not trimmed."""
+    with contextlib.suppress(OSError):  # removed meanwhile
+        if time.time() - os.lstat(entry).st_mtime > DAY:
+            os.utime(entry, follow_symlinks=False)
 
 
 def _folders(root: Path, *names: str) -> list[Path]:

@@ -51,9 +51,13 @@ class RuntimeOptions:
     remote_cache_key: str | None = None
     """The file of the secret by which objects of the remote store are signed and checked."""
 
-    graph_cache: bool = False
-    """Read and write compiled graphs in the cache directory, so that another process that captures
-    the same graph compiles nothing (`flambeau/stored_graphs.py`).
+    cache_limit: int = 8 << 30
+    """Bytes that the cache directory may grow to: once a day, the entries that were not used for
+    the longest time are removed (`cache_trimming.py`). 0 sets no limit, and removes nothing.
+    """
+    graph_cache: bool = True
+    """Read and write compiled graphs and whole entries in the cache directory: another process
+    that makes the same call captures and compiles nothing (`flambeau/stored_entries.py`).
     """
 
     # Building

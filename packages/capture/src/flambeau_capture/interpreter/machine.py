@@ -226,7 +226,7 @@ class Machine:
         """Whether the answer was yes: what the program then raises eager might not."""
         self.switches = Switches()
         self.torch_state: dict[str, Any] = {}
-        self.definitions: dict[tuple[int, str], tuple[Any, str]] = {}
+        self.definitions: dict[tuple[int, str | type], tuple[Any, str | type]] = {}
         self.of_the_process = ""
         """What the frame has read that another process may answer differently."""
         self.guards: dict[tuple[str, Source, Any], Guard] = {}
@@ -269,9 +269,9 @@ class Machine:
                 raise GraphBreak("guard-limit", f"more than {MOST_GUARDS} guards")
             self.guards[key] = Guard(kind, source, payload, self.where)
 
-    def rely_on(self, holder: Any, name: str) -> None:
+    def rely_on(self, holder: Any, name: str | type) -> None:
         """Note a definition of a trusted class, or of a trusted module's globals, that the capture
-        takes without a guard.
+        takes without a guard; of an abstract class, whether a type is one of its subclasses.
         """
         self.definitions[(id(holder), name)] = (holder, name)
 

@@ -119,8 +119,8 @@ class Decoder:
     def check_definition(self, data: Json) -> None:
         """Stale unless a module or class defines the same under a name."""
         holder, name, description = data
-        if self.descriptions.of_definition(self.value(holder), name) != description:
-            raise Stale(name)
+        if self.descriptions.of_definition(self.value(holder), self.value(name)) != description:
+            raise Stale(str(name))
 
     def _find(self, way: Json) -> Any:
         match way:

@@ -17,6 +17,7 @@ import contextlib
 import enum
 import functools
 import hashlib
+import re
 import sys
 import types
 import typing
@@ -35,6 +36,7 @@ C_MEMBERS = (
     types.MemberDescriptorType, types.ClassMethodDescriptorType,
 )  # fmt: skip
 _C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodWrapperType)
+_FIELD_OF_TUPLE: type = type(typing.NamedTuple("_", [("field", int)]).__dict__["field"])
 _VOLATILE = frozenset({
     "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__", "__weakref__",
 })  # fmt: skip
@@ -57,8 +59,12 @@ class Descriptions:
             raise NotStorable("content", type_text(type(value)))
         return text
 
-    def of_definition(self, holder: Any, name: str) -> str:
-        """The description of what a class, or a module's globals, define under a name."""
+    def of_definition(self, holder: Any, name: str | type) -> str:
+        """The description of what a class, or a module's globals, define under a name; of an
+        abstract class, whether a type is one of its subclasses.
+        """
+        if isinstance(name, type):
+            return f"subclass {issubclass(name, holder)}"
         if isinstance(holder, type):
             return self._part(lookup_in_type(holder, name))
         value = holder.get(name, ABSENT)
@@ -113,6 +119,10 @@ class Descriptions:
             return f"lru_cache {self._part(value.__wrapped__)}"
         if kind is functools.cached_property:
             return f"cached_property {value.attrname} {self._part(value.func)}"
+        if kind is re.Pattern:
+            return f"pattern {value.pattern!r} {value.flags}"
+        if kind is _FIELD_OF_TUPLE:
+            return f"field {value.__reduce__()[1]!r}"
         if isinstance(value, enum.Enum):
             return f"enum {type_text(kind)} {value._name_} {self._part(value._value_)}"
         return None
@@ -191,7 +201,8 @@ class Descriptions:
     def _class(self, cls: type) -> str:
         """The classes it inherits from, and what those of the program define.
 
-        Plain values of classes are left out: guards compare them where they are read.
+        Plain values of classes are left out but for their names: guards compare them where they
+        are read.
         """
         parts = [type_text(type(cls))]
         for base in _mro_of(cls):
@@ -200,6 +211,9 @@ class Descriptions:
                 parts.append(self._members(base))
         digest = hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return f"class {type_text(cls)} {digest}"
+
+    def _annotation(self, value: Any) -> str:
+        return value if type(value) is str else self._shallow(value)
 
     def _members(self, cls: type) -> str:
         members = []
@@ -220,10 +234,12 @@ class Descriptions:
                 text = self._shallow(getattr(value, "_value_", None))
             elif name == "__slots__" and is_constant(value):
                 text = _constant(value)
+            elif name == "__annotations__" and type(value) is dict:
+                text = " ".join(f"{key}: {self._annotation(value[key])}" for key in value)
             elif hasattr(type(value), "__get__"):
                 text = type_text(type(value))
             else:
-                continue
+                text = ""
             members.append(f"{name} {text}")
         return "\n".join(members)
 

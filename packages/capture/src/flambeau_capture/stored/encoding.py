@@ -79,6 +79,7 @@ class Encoder:
         self.symbols: dict[str, int] = {}
         """The symbols of sizes, with what they stood for in the call that was captured."""
         self._held: set[int] | None = None
+        self._by_file: dict[str, list[str]] | None = None
         self.descriptions = Descriptions()
 
     # ------------------------------------------------------------ values
@@ -293,6 +294,17 @@ class Encoder:
                 return ["path", "types", _INTERPRETER_TYPES[obj]]
         return None
 
+    def _modules_by_file(self) -> dict[str, list[str]]:
+        """The names of imported modules by their files."""
+        if self._by_file is None:
+            self._by_file = {}
+            for name, module in list(sys.modules.items()):
+                if isinstance(module, types.ModuleType):
+                    file = vars(module).get("__file__")
+                    if isinstance(file, str):
+                        self._by_file.setdefault(file, []).append(name)
+        return self._by_file
+
     def _way_to_code(self, code: types.CodeType) -> Json:
         """The function that runs a code object, or one around it, behind decorators perhaps."""
         resumed = resumed_from(self._function.__code__)
@@ -300,11 +312,8 @@ class Encoder:
         constants = path_to_code(own, code)
         if constants is not None:
             return ["code", None, 0, constants]
-        named = [
-            find_by_name(name, code.co_qualname)
-            for name, module in list(sys.modules.items())
-            if getattr(module, "__file__", None) == code.co_filename
-        ]
+        names = self._modules_by_file().get(code.co_filename, ())
+        named = [find_by_name(name, code.co_qualname) for name in names]
         for found in (*named, *self._objects):
             for times, function in enumerate(wrapped_functions(found)):
                 constants = path_to_code(function.__code__, code)

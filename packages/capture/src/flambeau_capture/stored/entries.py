@@ -82,7 +82,11 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
             "switches": [encoder.value(setting) for setting in on_error.switches],
         },
         "definitions": [
-            [encoder.value(holder), name, encoder.descriptions.of_definition(holder, name)]
+            [
+                encoder.value(holder),
+                encoder.value(name),
+                encoder.descriptions.of_definition(holder, name),
+            ]
             for holder, name in definitions
         ],
     }  # fmt: skip

@@ -149,7 +149,10 @@ def _load_builtin(frame: Frame, name: str) -> Any:
     written = frame.machine.objects.written_global(frame.builtins, name)
     if written is DELETED or (written is ABSENT and name not in frame.builtins):
         raise NameError(f"name {name!r} is not defined", name=name)
-    return frame.builtins[name] if written is ABSENT else written  # `builtins.len = ...`
+    if written is not ABSENT:  # `builtins.len = ...`
+        return written
+    frame.machine.rely_on(frame.builtins, name)
+    return frame.builtins[name]
 
 
 def STORE_GLOBAL(frame: Frame, arg: str) -> None:

@@ -286,7 +286,7 @@ def iterate(machine: Machine, obj: Any) -> Any:
     kind = type(obj)
     note_order(machine, obj)
     if kind in _CONTAINERS:
-        return iter(obj)
+        return iter(machine.objects.read_whole(obj))
     if isinstance(obj, torch.Tensor):
         if obj.ndim == 0:
             raise TypeError("iteration over a 0-d tensor")
@@ -350,7 +350,7 @@ def native_iterable(machine: Machine, obj: Any) -> Any:
     kind = type(obj)
     note_order(machine, obj)
     if kind in _CONTAINERS or issubclass(kind, Proxy):
-        return obj
+        return machine.objects.read_whole(obj)
     iterator = iterate(machine, obj)
     if python_method(machine, kind, "__len__") or python_method(machine, kind, "__length_hint__"):
         return SizedIterator(machine, iterator, obj)
@@ -402,9 +402,17 @@ def lazy_dict_has(machine: Machine, mapping: dict[Any, Any], key: Any) -> bool:
         if not found:
             has_key = CallOf(_has_key, (source, entry.key))
             machine.guard("PREDICATE", has_key, (operator.not_, "False"))
-    elif mapping is not sys.modules and not isinstance(key, torch.Tensor):
+    elif not isinstance(key, torch.Tensor) and not _is_import_of_library(machine, mapping):
         machine.guard("HAS_KEY" if found else "ABSENT", source, key)
     return found
+
+
+def _is_import_of_library(machine: Machine, mapping: Any) -> bool:
+    """Whether a library asks what is imported, by which it only spares itself work."""
+    frame = machine.frame
+    return (
+        mapping is sys.modules and frame is not None and machine.functions.is_library(frame.globals)
+    )
 
 
 def _real_key(machine: Machine, key: Any) -> Any:

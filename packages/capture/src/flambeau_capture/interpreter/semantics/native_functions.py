@@ -89,9 +89,7 @@ def _pure_ids() -> dict[int, Any]:
         found += _functions_of(module)
     found += _VALUE_TYPES
     found += [
-        sys.getrecursionlimit,
         sys.intern,
-        sys.getsizeof,
         id,
         functools.cmp_to_key,
         functools.partial,
@@ -341,7 +339,8 @@ def prepare_arguments(
         pairs = _takes_mapping(function) and not _counts(function)
         hashed = 1 if getattr(function, "__name__", "") == "fromkeys" else len(args)
         args = (*[_hashable(machine, arg, pairs) for arg in args[:hashed]], *args[hashed:])
-    return args, kwargs
+    whole = machine.objects.read_whole
+    return tuple(map(whole, args)), {name: whole(arg) for name, arg in kwargs.items()}
 
 
 def _refuse_live_iterators(machine: Machine, values: Iterable[Any]) -> None:

@@ -110,6 +110,8 @@ def special_method(machine: Machine, obj: Any, name: str) -> Any:
 def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     """`left op right`."""
     left_kind, right_kind = type(left), type(right)
+    if left_kind is dict or right_kind is dict:
+        left, right = machine.objects.read_whole(left), machine.objects.read_whole(right)
     if left_kind in _PLAIN and right_kind in _PLAIN:
         if left_kind is str and op.left == "__mod__":
             return percent(machine, left, right)
@@ -215,6 +217,8 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     """A rich comparison."""
     left_kind, right_kind = type(left), type(right)
     native: Any = op.function
+    if left_kind is dict or right_kind is dict:
+        left, right = machine.objects.read_whole(left), machine.objects.read_whole(right)
     if left_kind in _PLAIN and right_kind in _PLAIN:
         if left_kind is right_kind and left_kind in _HOLDERS and left is not right:
             return _compare_holders(machine, op, left, right)
@@ -323,6 +327,8 @@ def truth(machine: Machine, value: Any) -> bool:
     """`bool(value)`."""
     kind = type(value)
     if kind in _PLAIN:
+        if kind is dict:
+            guard_native_read(machine, value)
         return bool(value)
     if isinstance(value, torch.Tensor):
         return machine.tape.truth(value)
@@ -348,6 +354,8 @@ def length(machine: Machine, value: Any) -> Any:
     """`len(value)`."""
     kind = type(value)
     if kind in _PLAIN:
+        if kind is dict:
+            guard_native_read(machine, value)
         return len(value)
     if isinstance(value, torch.Tensor):
         if not value.ndim:
@@ -364,7 +372,7 @@ def length(machine: Machine, value: Any) -> Any:
 
 def contains(machine: Machine, container: Any, item: Any) -> bool:
     """`item in container`."""
-    item = readable(item)
+    item = machine.objects.read_whole(readable(item))
     kind = type(container)
     method = python_method(machine, kind, "__contains__")
     if method is not None:
@@ -423,7 +431,15 @@ def instance_of(machine: Machine, obj: Any, classes: Any) -> bool:
     check = python_method(machine, type(classes), "__instancecheck__")
     if check is not None and not _native_check(classes):
         return type(obj) is classes or truth(machine, machine.call(check, (classes, obj), {}))
+    if check is not None and not isinstance(obj, (torch.Tensor, Proxy)):
+        _rely_on_registration(machine, type(obj), classes)
     return instance_of_class(machine, obj, classes)
+
+
+def _rely_on_registration(machine: Machine, kind: type, cls: Any) -> None:
+    """Note an answer of an abstract class that `register` or a hook of the class may change."""
+    if isinstance(cls, type) and cls not in type.__dict__["__mro__"].__get__(kind):
+        machine.rely_on(cls, kind)
 
 
 def instance_of_class(machine: Machine, obj: Any, classes: Any) -> bool:

@@ -34,7 +34,7 @@ from flambeau_capture.interpreter.values.classes import (
 )
 from flambeau_capture.interpreter.values.numbers import concrete_key
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.sources import GlobalsDict
+from flambeau_capture.sources import CallOf, GlobalsDict
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame, Machine
@@ -203,6 +203,13 @@ def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
     elif kind is not int:
         machine.of_the_process = "a hash"
     return hash(concrete_key(args[0])) if method is None else machine.call(method, args, {})
+
+
+@substitute_for(sys.getrecursionlimit, unpacked=True)
+def _recursion_limit(machine: Machine) -> int:
+    limit = sys.getrecursionlimit()
+    machine.guard("EQUALS", CallOf(sys.getrecursionlimit, ()), limit)
+    return limit
 
 
 @substitute_for(globals)

@@ -67,7 +67,7 @@ def _reversed(machine: Machine, obj: Any) -> Any:
         if lookup(machine, type(obj), "__getitem__") is MISSING:
             raise TypeError(f"{type(obj).__name__!r} object is not reversible")
         return reversed(ReversibleSequence(machine, obj))
-    return reversed(obj)
+    return reversed(machine.objects.read_whole(obj))
 
 
 @substitute_for(sum)

@@ -26,6 +26,7 @@ from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import load_item
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_for_code
 from flambeau_capture.interpreter.torch_calls.hooks import make_node, note
+from flambeau_capture.interpreter.values.classes import lookup
 from flambeau_capture.interpreter.values.lazy_values import realize_arguments
 from flambeau_capture.interpreter.values.program_functions import function_source
 from flambeau_capture.reasons import GraphBreak
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.torch_calls.hooks import HookHandle
 
 
+_CALL_IMPL = torch.nn.Module._call_impl
 OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 GLOBAL_HOOKS = (
     "_global_backward_hooks",
@@ -53,6 +55,8 @@ def call_module(
 ) -> Any:
     """`module(*args, **kwargs)`, as `nn.Module._wrapped_call_impl` and `_call_impl` do it."""
     module = args[0]
+    if lookup(machine, type(module), "_call_impl") is not _CALL_IMPL:  # the program's
+        return machine.call(load_attr(machine, module, "_call_impl"), args[1:], kwargs)
     if _has_hooks(machine, module):
         if machine.objects.lazy_arguments:
             args, kwargs = realize_arguments(machine, torch.nn.Module._call_impl, args, kwargs)

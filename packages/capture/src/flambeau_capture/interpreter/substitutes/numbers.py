@@ -53,6 +53,7 @@ from flambeau_capture.interpreter.values.classes import (
 )
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString
 from flambeau_capture.interpreter.values.numbers import given_floats
+from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.concrete_sizes import concrete
 from flambeau_prims.size_floats import Condition, FloatExpr, expect, float_of, is_unbacked
 from flambeau_prims.sizes import as_int
@@ -346,6 +347,8 @@ def _getsizeof(machine: Machine, args: Any, kwargs: Any) -> Any:
     obj = args[0] if args else kwargs["object"]
     method = python_method(machine, type(obj), "__sizeof__")
     if method is None:
+        if id(obj) in machine.objects.tracked_copies:
+            raise GraphBreak("unknown-c-function", f"the size of a {type(obj).__name__}")
         args, kwargs = native_functions.prepare_arguments(machine, sys.getsizeof, args, kwargs)
         return sys.getsizeof(*args, **kwargs)
     default = (*args[1:], *(kwargs[name] for name in ("default",) if name in kwargs))

@@ -32,7 +32,7 @@ from flambeau_capture.interpreter.tracebacks import has_locals
 from flambeau_capture.interpreter.values.classes import MISSING, python_method
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, needs_characters
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.sources import Constant
+from flambeau_capture.sources import CallOf, Constant
 from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
@@ -266,21 +266,17 @@ for _setter in _SETTERS:
 # ---------------------------------------------------------------- logging
 
 
-@functools.cache
-def _enabled(level: int, wanted: bool) -> tuple[Any, str]:
-    """The payload of a guard on whether a logger is enabled for a level."""
-    return (
-        lambda logger: logger.isEnabledFor(level) is wanted,
-        f"is {'' if wanted else 'not '}enabled for {logging.getLevelName(level)}",
-    )
-
-
 @substitute_for(logging.Logger.isEnabledFor, unpacked=True)
 def _is_enabled_for(machine: Machine, logger: Any, level: Any) -> bool:
     enabled = bool(logger.isEnabledFor(level))
     source = machine.objects.source_of(logger) or Constant(logger)
-    machine.guard("PREDICATE", source, _enabled(level, enabled))
+    machine.guard("EQUALS", CallOf(is_enabled, (source, Constant(level))), enabled)
     return enabled
+
+
+def is_enabled(logger: logging.Logger, level: int) -> bool:
+    """Whether a logger is enabled for a level."""
+    return bool(logger.isEnabledFor(level))
 
 
 @substitute_for(logging.Logger.getEffectiveLevel, unpacked=True)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from flambeau_capture.interpreter.substitute_registry import RECORDED
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import CallOf, Constant
 from flambeau_prims.sizes import as_int
 
 if TYPE_CHECKING:
@@ -178,6 +179,40 @@ _STATES = {
 }  # fmt: skip
 """The state (torch_state.py) that a C function reads, beyond what every entry guards."""
 
+_OF_USUAL_STATE = frozenset({
+    "is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype", "is_autocast_enabled",
+    "is_autocast_cpu_enabled", "_is_any_autocast_enabled", "_is_torch_function_enabled",
+    "_is_torch_function_all_disabled", "_is_torch_function_mode_enabled",
+    "_get_torch_function_state", "_len_torch_function_stack", "_len_torch_dispatch_stack",
+    "_get_tracing_state", "_is_tracing", "_are_functorch_transforms_active", "maybe_current_level",
+    "peek_interpreter_stack", "_get_function_stack_at", "_get_dispatch_stack_at",
+    "_get_dispatch_mode",
+})  # fmt: skip
+"""Readers whose results follow from the state that every entry guards."""
+
+_OF_THE_BUILD = frozenset({
+    "promote_types", "result_type", "can_cast", "_log_api_usage_once", "_has_distributed",
+    "_has_storage", "_get_all_dtypes", "_get_schema", "_get_operation_overload",
+    "_is_autocast_available", "_is_flash_attention_available", "_is_xnnpack_enabled",
+    "_get_privateuse1_backend_name", "_get_cpu_capability", "_accelerator_getAccelerator",
+    "_get_accelerator",
+})  # fmt: skip
+"""Readers whose results depend on their arguments, and on how torch was built, alone."""
+
+_GUARDED_RESULTS = (bool, int, str, type(None), torch.dtype)
+
+
+def _read(machine: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A reader's result, guarded if it is of a setting that nothing else guards."""
+    result = function(*args, **kwargs)
+    name = function.__name__
+    named = name in _STATES or name in _OF_USUAL_STATE or name in _OF_THE_BUILD
+    constants = not kwargs and all(type(arg) in _GUARDED_RESULTS for arg in args)
+    if not named and constants and type(result) in _GUARDED_RESULTS:
+        machine.guard("EQUALS", CallOf(function, tuple(map(Constant, args))), result)
+    return result
+
+
 SETTERS = _by_name(
     torch._C,
     (
@@ -218,7 +253,7 @@ def call_builtin(machine: Recorder, function: Any, args: Args, kwargs: Kwargs) -
     if key in SETTERS:
         return machine.tape.call_state(function, args, kwargs)
     if key in _READERS:
-        return function(*args, **kwargs)
+        return _read(machine, function, args, kwargs)
     return machine.tape.call_function(function, args, kwargs)
 
 

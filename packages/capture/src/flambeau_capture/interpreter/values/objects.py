@@ -454,6 +454,12 @@ class Objects:
 
     # ------------------------------------------------------------ tracked copies
 
+    def read_whole(self, value: Any) -> Any:
+        """A value as native code may read all of it: a dict that is read entry by entry as its
+        `whole_dict`, anything else as it is.
+        """
+        return self.whole_dict(value) if type(value) is dict else value
+
     def whole_dict(self, mapping: dict[Any, Any]) -> dict[Any, Any]:
         """A tracked copy of a big dict that existed before the call, guarded whole."""
         if not self.is_known(mapping):

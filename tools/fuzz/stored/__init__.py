@@ -1,0 +1,1 @@
+"""Programs that one process compiles and stores, and the next one finds edited."""
