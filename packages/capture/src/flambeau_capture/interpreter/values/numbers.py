@@ -40,7 +40,7 @@ from flambeau_capture.sources import CallOf, Source
 from flambeau_prims.builder import compute_dtype
 from flambeau_prims.concrete_sizes import concrete
 from flambeau_prims.promotion import can_cast, result_type
-from flambeau_prims.size_floats import FloatExpr, as_float, float_of, is_float_symbol, number_hint
+from flambeau_prims.size_floats import FloatExpr, as_float, float_of, number_hint
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.spec import Spec
 from flambeau_prims.unsupported import DataDependent
@@ -71,11 +71,6 @@ def is_symbolic(value: int | float, dynamic: DynamicDims, source: Source, argume
 def lower_bound(value: int) -> int | None:
     """The bound assumed of a symbolic int: one that looks like a size is neither 0 nor 1."""
     return 2 if value >= 2 else None
-
-
-def given_floats(expr: FloatExpr) -> set[str]:
-    """The floats of the program that a symbolic float is computed from."""
-    return {name for name in expr.symbols() if is_float_symbol(name)}
 
 
 def computed_source(expr: FloatExpr) -> CallOf:
