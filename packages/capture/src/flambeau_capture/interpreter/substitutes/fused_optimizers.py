@@ -53,8 +53,8 @@ _ADDING_PRODUCTS = ("_foreach_addcmul", "_foreach_addcdiv")
 def _scaled(function: Any) -> Substitute:
     def add_products(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scales = args[3] if len(args) > 3 else kwargs.get("scalars")
-        of_tensors = type(scales) in (list, tuple) and all(map(_is_counter, scales))
-        if scales and of_tensors and machine.observed_is_compiling:
+        listed = type(scales) in (list, tuple) and len(scales) > 0
+        if listed and machine.observed_is_compiling and all(map(_is_counter, scales)):
             stacked = machine.tape.call_function(torch.stack, (scales,))
             args, kwargs = (*args[:3], stacked), {}
         return machine.tape.call_function(function, args, kwargs)
