@@ -14,6 +14,7 @@ import torch
 from torch import nn, optim
 
 import flambeau
+import flambeau_capture
 from tests.worlds import World, compare, kinds
 
 if TYPE_CHECKING:
@@ -37,15 +38,35 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "rmsprop": lambda parameters: optim.RMSprop(parameters, 0.1, momentum=0.5, centered=True),
     "adagrad": lambda parameters: optim.Adagrad(parameters, 0.1),
     "adadelta": lambda parameters: optim.Adadelta(parameters, 0.1, foreach=True),
+    "rmsprop_foreach": lambda parameters: optim.RMSprop(
+        parameters, torch.tensor(0.1), momentum=0.5, weight_decay=0.1, foreach=True
+    ),
     "nadam": lambda parameters: optim.NAdam(parameters, 0.1),
+    "nadam_foreach": lambda parameters: optim.NAdam(parameters, 0.1, foreach=True),
     "adamax": lambda parameters: optim.Adamax(parameters, 0.1),
+    "adamax_foreach": lambda parameters: optim.Adamax(
+        parameters, 0.1, weight_decay=0.1, maximize=True, foreach=True
+    ),
     "rprop": lambda parameters: optim.Rprop(parameters, 0.1),
-}
-BREAKING: dict[str, Callable[[Any], optim.Optimizer]] = {
-    "radam": lambda parameters: optim.RAdam(parameters, 0.1),
+    "rprop_foreach": lambda parameters: optim.Rprop(parameters, 0.1, foreach=True),
     "asgd": lambda parameters: optim.ASGD(parameters, 0.1),
+    "asgd_foreach": lambda parameters: optim.ASGD(parameters, 0.1, foreach=True),
+    "adafactor": lambda parameters: optim.Adafactor(parameters, 0.1),
+    "adafactor_foreach": lambda parameters: optim.Adafactor(parameters, 0.1, foreach=True),
+    "muon": lambda parameters: optim.Muon(matrices(parameters), 0.1),
+    "muon_tensor_rate": lambda parameters: optim.Muon(matrices(parameters), torch.tensor(0.1)),
 }
-"""Their steps branch on what their counters hold."""
+BRANCHING: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "radam": lambda parameters: optim.RAdam(parameters, 0.1),
+    "radam_foreach": lambda parameters: optim.RAdam(parameters, torch.tensor(0.1), foreach=True),
+    "asgd_foreach": lambda parameters: optim.ASGD(parameters, 0.1, t0=3, foreach=True),
+}
+"""Their steps branch once on what their counters hold."""
+
+
+def matrices(parameters: Any) -> list[nn.Parameter]:
+    """The parameters that Muon takes."""
+    return [parameter for parameter in parameters if parameter.ndim == 2]
 
 
 def net() -> nn.Module:
@@ -115,16 +136,106 @@ def test_ten_steps(name: str) -> None:
     assert kinds(compiled) in (["capture"], ["capture", "recompile"])
 
 
-@pytest.mark.parametrize("name", BREAKING)
-def test_steps_that_branch_on_contents(name: str) -> None:
-    compare(
-        lambda: stepping(BREAKING[name], lambda optimizer: optimizer.step()),
-        calls=7,
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("name", BRANCHING)
+def test_steps_that_branch_on_contents(name: str, fullgraph: bool) -> None:
+    """Counters pass a number once: one graph before, and one behind."""
+    compiled = compare(
+        lambda: stepping(BRANCHING[name], lambda optimizer: optimizer.step()),
+        calls=9,
         backend="eager",
+        fullgraph=fullgraph,
     )
+    assert kinds(compiled) == ["capture", "recompile", "violated", "recompile"]
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("name", [
+    "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "ASGD", "Adadelta", "RMSprop", "Rprop",
+])  # fmt: skip
+def test_capturable_steps_on_a_cpu(name: str, foreach: bool) -> None:
+    """Eager refuses them there, unless `is_compiling()`; the numbers are those of the others."""
+    kind, models, kept = getattr(optim, name), (net(), net()), []
+    models[1].load_state_dict(models[0].state_dict())
+    for capturable, model in enumerate(models):
+        options = {"capturable": bool(capturable), "foreach": foreach}
+        optimizer = kind(model.parameters(), lr=0.01, **options)
+        schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        step = optimizer.step
+        if capturable:
+            step = flambeau.compile(step, backend="eager", fullgraph=True)
+        for call in range(7):
+            torch.manual_seed(call)
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).square().mean().backward()
+            step()
+            schedule.step()
+        kept.append(list(model.parameters()))
+    torch.testing.assert_close(kept[1], kept[0], rtol=1e-4, atol=1e-5)
+    assert kinds(step) == ["capture", "recompile"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", [
+    "SGD", "Adam", "AdamW", "NAdam", "RAdam", "ASGD", "Adadelta", "Adagrad", "RMSprop",
+])  # fmt: skip
+def test_gradients_through_differentiable_steps(name: str, backend: str) -> None:
+    def program(start: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        optimizer = getattr(optim, name)([leaf], lr=0.1, differentiable=True)
+        parameter = start.clone()
+        optimizer.param_groups[0]["params"] = [parameter]
+        for _ in range(2):
+            parameter.grad = gradient
+            optimizer.step()
+        return parameter
+
+    leaf = torch.zeros(1, requires_grad=True)
+    results = []
+    for function in (program, flambeau.compile(program, backend=backend, fullgraph=True)):
+        torch.manual_seed(3)
+        given = [torch.randn(5, requires_grad=True) for _ in range(2)]
+        result = function(*given)
+        result.backward(torch.arange(1.0, 6.0))
+        results.append([result.detach(), *(tensor.grad for tensor in given)])
+    torch.testing.assert_close(results[1], results[0])
+
+
+LEFT_TO_EAGER: dict[str, tuple[Callable[[Any], optim.Optimizer], str]] = {
+    "sparse": (lambda parameters: optim.SparseAdam(parameters, 0.1), "unsupported-tensor"),
+    "closures": (lambda parameters: optim.LBFGS(parameters, 0.1), "backward"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_EAGER)
+def test_steps_that_break_say_why(name: str) -> None:
+    make, reason = LEFT_TO_EAGER[name]
+
+    def world() -> World:
+        model: nn.Module = nn.Embedding(6, 2, sparse=True) if name == "sparse" else net().double()
+        optimizer = make(list(model.parameters()))
+
+        def closure(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        def program(x: torch.Tensor) -> None:
+            optimizer.step(lambda: closure(x))
+
+        def arguments(call: int) -> tuple[Any, ...]:
+            if name == "sparse":
+                return (torch.randint(0, 6, (4,)),)
+            return (torch.randn(5, 4, dtype=torch.float64),)
+
+        return World(program, arguments, lambda: model)
+
+    compiled = compare(world, calls=3, backend="eager")
+    events = flambeau_capture.state_of(compiled).events
+    assert reason in {event.reason.id for event in events if event.reason is not None}
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "adamax_foreach", "adafactor"])
 def test_ten_steps_in_kernels(name: str) -> None:
     compiled = compare(
         lambda: stepping(OPTIMIZERS[name], lambda optimizer: optimizer.step()),

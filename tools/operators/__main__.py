@@ -1,7 +1,7 @@
 """`python -m tools.operators`: count, for every operator of torch's operator tests that takes
 float32, what Flambeau makes of it.
 
-python -m tools.operators                      count all, and print the table and a line for each
+python -m tools.operators                      count all, and print a line for each and the table
 python -m tools.operators --ops logit renorm   count these
 python -m tools.operators --page               rewrite docs/operators.md
 """
@@ -40,18 +40,20 @@ def main() -> int:
         return 0
     outcomes = count_in_parallel(options.ops or names(), options.samples, options.jobs)
     print(table(outcomes))
-    print("\n".join(map(line, outcomes)))
     return 0
 
 
 def count_in_parallel(wanted: list[str], samples: int, jobs: int) -> list[Outcome]:
-    """What becomes of these operators, static and dynamic, in the order of the names."""
+    """What becomes of these operators, static and dynamic, in the order of the names; a line is
+    printed for each as soon as it is counted.
+    """
     outcomes: list[Outcome] = []
     for start in range(0, len(wanted), RECYCLE):
         part = wanted[start : start + RECYCLE]
         with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
             for both in pool.map(count_all, [(name, samples) for name in part]):
                 outcomes += both
+                print("\n".join(map(line, both)), flush=True)
         print(f"{len(outcomes) // 2} of {len(wanted)}", file=sys.stderr, flush=True)
     return outcomes
 

@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
         device=options.device,
         backend=options.backend,
         samples=options.samples,
+        seed=options.seed,
         jobs=options.jobs,
         limit=options.limit,
         seconds=options.seconds,
@@ -63,6 +64,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--backend", default="inductor", help="aot_eager: without kernels, faster")
     parser.add_argument("--samples", type=int, default=2, help="per operator and variant; 0: all")
+    parser.add_argument("--seed", type=int, default=0, help="other values; with other --results")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that a case may take")
     parser.add_argument("--seconds", type=float, help="stop after so long; go on with --results")

@@ -34,6 +34,7 @@ class Settings:
     device: str = "cpu"
     backend: str = "inductor"
     samples: int = 2
+    seed: int = 0
     jobs: int = 2
     limit: float = 60.0
     seconds: float | None = None
@@ -59,7 +60,7 @@ class Worker:
         self.process = subprocess.Popen(
             [
                 sys.executable, "-m", "tools.sweep.ops.worker", settings.device, settings.backend,
-                str(settings.samples),
+                str(settings.samples), str(settings.seed),
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment,
         )  # fmt: skip
@@ -68,7 +69,7 @@ class Worker:
         if ready is None or "ready" not in ready:
             self.stop()
             raise RuntimeError(
-                "a worker did not start: run `python -m tools.sweep.ops.worker cpu inductor 1`"
+                "a worker did not start: run `python -m tools.sweep.ops.worker cpu inductor 1 0`"
             )
 
     def stop(self) -> None:

@@ -55,13 +55,13 @@ class Case:
     grad: bool = True
 
 
-def cases(op: Any, variant: str, device: str, limit: int) -> list[Case]:
+def cases(op: Any, variant: str, device: str, limit: int, seed: int = 0) -> list[Case]:
     """The cases of a variant: none where the operator does not have it. `limit` bounds its samples
-    (0: all of them).
+    (0: all of them); `seed` gives other values.
     """
-    torch.manual_seed(0)
-    random.seed(0)
-    numpy.random.seed(0)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)
     if variant == "errors":
         errors = [error.sample_input for error in op.error_inputs(device)]
         return [_case(str(n), _call(op.op), s, grad=False) for n, s in _spread(errors, limit)]

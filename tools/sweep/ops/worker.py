@@ -12,12 +12,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tools.sweep.ops.variants import Case
 
 
 def main() -> None:
-    """Serve requests until stdin ends.  Arguments: device, backend, samples per variant."""
-    device, backend, samples = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    """Serve requests until stdin ends.  Arguments: device, backend, samples per variant, seed."""
+    device, backend, samples, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     with open(os.devnull, "w") as nowhere:  # operators may print
         os.dup2(nowhere.fileno(), 1)
@@ -25,6 +28,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     from torch.testing._internal.common_methods_invocations import op_db
+
+    from tools.sweep.ops.variants import cases
 
     ops = {op.full_name: op for op in op_db}
     with open(os.devnull, "w") as nowhere:  # and warn
@@ -36,22 +41,19 @@ def main() -> None:
             reply(replies, {"case": "?", "status": "crash", "differences": ["not in op_db"]})
             reply(replies, {"end": 0})
             continue
-        serve(request, ops[request["op"]], device, backend, samples, replies)
+        try:
+            made = cases(ops[request["op"]], request["variant"], device, samples, seed)
+        except Exception as error:  # torch's own samples cannot be made here
+            text = f"{type(error).__name__}: {error}"[:200]
+            reply(replies, {"end": 0, "samples": text})
+            continue
+        serve(request, made, backend, replies)
 
 
-def serve(
-    request: dict[str, Any], op: Any, device: str, backend: str, samples: int, replies: Any
-) -> None:
+def serve(request: dict[str, Any], made: list[Case], backend: str, replies: Any) -> None:
     """Run the cases of one operator and variant that the request does not skip."""
     from tools.sweep.ops.run import run
-    from tools.sweep.ops.variants import cases
 
-    try:
-        made = cases(op, request["variant"], device, samples)
-    except Exception as error:  # torch's own samples cannot be made here
-        text = f"{type(error).__name__}: {error}"[:200]
-        reply(replies, {"end": 0, "samples": text})
-        return
     for case in made:
         if case.name in request["skip"]:
             continue

@@ -21,6 +21,7 @@ from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import memory_of
 from flambeau_autograd.substitution import begin_with_operand
 from flambeau_prims import primitives as prims
+from flambeau_prims import sizes
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.spec import Spec
 
@@ -77,7 +78,7 @@ def _separated(
             or producer is None
             or dense_order(memory_of(out).spec) is None
         ):
-            known = cloned(nodes, out, primitive)
+            known = cloned(nodes, out, primitive, gaps=primitive)
         else:
             base = next(producer.operands())
             own = _separated(nodes, base, owner, copies, primitive, within)
@@ -110,10 +111,14 @@ def _separate_writes(graph: Graph, primitive: bool) -> None:
     ]
 
 
-def cloned(nodes: list[Node], value: Value, primitive: bool) -> Value:
-    """A copy of `value` in separate memory, same strides if dense; appended to `nodes`."""
+def cloned(nodes: list[Node], value: Value, primitive: bool, gaps: bool = False) -> Value:
+    """A copy of `value` in separate memory, same strides if dense; appended to `nodes`.
+
+    With `gaps` also if there are gaps between its elements, as in results of `slice_scatter`.
+    """
     spec = value.spec
-    if dense_order(spec) is None:
+    overlaps = any(sizes.known_eq(step, 0) for step in spec.stride)
+    if dense_order(spec) is None and (overlaps or not gaps):
         stride = None
         kwargs = {"memory_format": torch.contiguous_format}
     else:

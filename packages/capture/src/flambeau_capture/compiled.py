@@ -111,8 +111,9 @@ class CompiledState:
         self._made = 0
         self._generalised = False
         """Whether an entry for all sizes and numbers was made, at the limit."""
+        self._violated_once: set[str] = set()
         self._blocklisted: frozenset[str] = frozenset()
-        """Lines of the program where data have been seen to decide either way."""
+        """Lines of the program where data have been seen to decide either way, twice."""
         self._hooked: HookedFrames | None = None
         """Made at the first break at a call of Python code."""
         self.owner: CompiledState = self
@@ -157,6 +158,7 @@ class CompiledState:
             self._made = 0
             self._generalised = False
             self._blocklisted = frozenset()
+            self._violated_once.clear()
             self._dropped = 0
             self._pending.clear()
             if self._hooked is not None:
@@ -632,12 +634,17 @@ class CompiledState:
         return None
 
     def _violated(self, info: EntryInfo, assumption: Assumption) -> None:
-        """The graph contradicts an assumption: blocklist its line, unless `fullgraph` is set."""
+        """The graph contradicts an assumption. Unless `fullgraph` is set, the entry is dropped: the
+        next one assumes the other way, which a counter keeps for ever. The second time the line is
+        blocklisted.
+        """
         recompiles = current_stance().name not in KEEPS_ENTRIES
         with self._lock:
             compiled = self._compiled()
             if not self.options.fullgraph and compiled is not None and recompiles:
-                self._blocklisted |= {assumption.where}
+                if assumption.where in self._violated_once:
+                    self._blocklisted |= {assumption.where}
+                self._violated_once.add(assumption.where)
                 compiled.entries = tuple(
                     entry for entry in compiled.entries if entry.info is not info
                 )

@@ -9,9 +9,9 @@ import torch
 from flambeau_prims.promotion import dtype_name, result_type
 from flambeau_prims.rules.copy import clone
 from flambeau_prims.rules.overloads import written_to_self
-from flambeau_prims.rules.pointwise import elementwise, refuse
+from flambeau_prims.rules.pointwise import elementwise, not_implemented, refuse
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import eq
+from flambeau_prims.sizes import eq, gt
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import broadcast_shapes, is_contiguous, same_shape
 
@@ -213,9 +213,24 @@ def nll_loss2d_backward(self: Spec, target: Spec) -> Spec:
     return self.fresh()
 
 
-@rule(aten._cdist_forward.default, aten._euclidean_dist.default)
-def cdist(x1: Spec, x2: Spec) -> Spec:
-    """Distances between the rows of two (batches of) matrices."""
+@rule(aten._cdist_forward.default)
+def cdist(x1: Spec, x2: Spec, p: float, compute_mode: int | None) -> Spec:
+    """Distances between the rows of two (batches of) matrices. On a CPU half precision has no
+    kernel, only the matrix product that computes Euclidean distances of more than 25 rows.
+    """
+    result = euclidean_distances(x1, x2)
+    if x1.dtype in (torch.float16, torch.bfloat16) and x1.device.type == "cpu":
+        rows = (x1.shape[-2], x2.shape[-2])
+        by_product = compute_mode == 1 or (compute_mode != 2 and any(gt(n, 25) for n in rows))
+        empty = any(eq(size, 0) for size in (*result.shape, x1.shape[-1]))
+        if not empty and not (p == 2 and by_product):
+            raise not_implemented("cdist", x1.dtype)
+    return result
+
+
+@rule(aten._euclidean_dist.default)
+def euclidean_distances(x1: Spec, x2: Spec) -> Spec:
+    """Euclidean distances between the rows of two (batches of) matrices."""
     if not eq(x1.shape[-1], x2.shape[-1]):
         raise RuntimeError(
             f"X1 and X2 must have the same number of columns. X1: {x1.shape[-1]} X2: {x2.shape[-1]}"

@@ -144,7 +144,7 @@ declare_each(
         "": "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log "
         "log2 log10 log1p sqrt rsqrt"
         " reciprocal sigmoid sinc",
-        "c": "erf erfc erfinv lgamma digamma logit deg2rad rad2deg mvlgamma i0 special_i0e "
+        "c": "erf erfc erfinv lgamma digamma logit deg2rad rad2deg i0 special_i0e "
         "special_i1 special_i1e"
         " special_entr",
         "cH": "special_erfcx special_log_ndtr special_ndtri",
@@ -165,6 +165,15 @@ declare_each(
 )
 declare_each(_predicate, {"": "isnan isinf", "c": "isposinf isneginf signbit"}, in_place=False)
 declare_each(_predicate, {"": "logical_not"})
+
+
+def mvlgamma(self: Spec) -> Spec:
+    """Row-major: the sum of its terms."""
+    refuse("mvlgamma", self.dtype, self.device, "c")
+    return self.fresh(dtype=float_result(self.dtype))
+
+
+declare("mvlgamma", mvlgamma)
 
 
 @rule(aten.positive.default)

@@ -283,7 +283,10 @@ def max_unpool(self: Spec, indices: Spec, output_size: Sizes, *, spatial: int) -
             f"Expected shape of indices to be same as that of the input tensor "
             f"({list(self.shape)}) but got {list(indices.shape)}"
         )
-    return _pooled(self, (*self.shape[:-spatial], *output_size), spatial)
+    result = _pooled(self, (*self.shape[:-spatial], *output_size), spatial)
+    if not is_empty(self.shape):
+        refuse(f"max_unpool{spatial}d", self.dtype, self.device, "bic")
+    return result
 
 
 for _d in (2, 3):

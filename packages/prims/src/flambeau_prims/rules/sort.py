@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.promotion import Operand
+from flambeau_prims.promotion import Operand, dtype_name, number_dtype
 from flambeau_prims.rules.pointwise import common_device, not_implemented
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import gt, lt
@@ -105,6 +105,11 @@ def bucketize(self: Operand, boundaries: Spec, out_int32: bool) -> Spec:
 @rule(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor)
 def isin(elements: Operand, test_elements: Operand, **_options: Any) -> Spec:
     """Whether each element is among the others."""
+    for operand in (elements, test_elements):
+        dtype = operand.dtype if isinstance(operand, Spec) else number_dtype(operand)
+        if dtype is torch.bool or dtype.is_complex:
+            name = dtype_name(dtype)
+            raise RuntimeError(f"Unsupported input type encountered for isin(): {name}")
     device = common_device([spec for spec in (elements, test_elements) if isinstance(spec, Spec)])
     return Spec.of(
         elements.shape if isinstance(elements, Spec) else (), dtype=torch.bool, device=device

@@ -16,9 +16,9 @@ Other questions are answered as they are on the call being captured:
         x = x.log()           ->    _assert_async(gt, "...")    checks that as the graph runs
     return x                        return x.log()              so the branch is taken
 
-If the check fails, the call uses another entry or is recompiled (`entries/eager_replay.py`,
-`compiled.py`), and the line is blocklisted: from then on it is a graph break. If the frame must be
-captured whole, the other way gets a separate graph.
+If the check fails, the call uses another entry or is recompiled for the other way
+(`entries/eager_replay.py`, `compiled.py`). The second time the line is blocklisted: from then on it
+is a graph break. If the frame must be captured whole, both ways keep their graphs.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from flambeau_capture.interpreter.semantics.native_functions import InterpretedC
 from flambeau_capture.interpreter.substitute_registry import forwarding, substitute_for
 from flambeau_capture.interpreter.values.classes import MISSING, lookup, python_method
 from flambeau_capture.interpreter.values.lazy_values import AppendTarget
+from flambeau_prims.size_floats import float_of
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -101,13 +103,25 @@ def _extreme(function: Any) -> Substitute:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         items = list(native_iterable(machine, args[0]) if len(args) == 1 else args)
         kinds = set(map(type, items))
-        if len(items) > 1 and not kwargs and torch.SymInt in kinds and kinds <= {int, torch.SymInt}:
-            symbolic = torch.sym_max if function is max else torch.sym_min
-            return functools.reduce(symbolic, items)
+        if len(items) > 1 and not kwargs:
+            if torch.SymInt in kinds and kinds <= {int, torch.SymInt}:
+                symbolic = torch.sym_max if function is max else torch.sym_min
+                return functools.reduce(symbolic, items)
+            if torch.SymFloat in kinds and kinds <= {float, torch.SymFloat}:
+                # In this order: of zeros and NaNs it decides.
+                return functools.reduce(functools.partial(_of_floats, function.__name__), items)
         key = native_functions.sorting_key(machine, items, kwargs.get("key"))
         return function(items, **{**kwargs, "key": key})
 
     return substitute
+
+
+def _of_floats(op: str, *pair: Any) -> Any:
+    return to_symbolic(float_of(op, *map(_inner, pair)))
+
+
+def _inner(number: Any) -> Any:
+    return from_symbolic(number) if type(number) is torch.SymFloat else number
 
 
 substitute_for(max)(_extreme(max))

@@ -52,11 +52,10 @@ from flambeau_capture.interpreter.values.classes import (
     python_method,
 )
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString
-from flambeau_capture.interpreter.values.numbers import given_floats
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.concrete_sizes import concrete
 from flambeau_prims.size_floats import Condition, FloatExpr, expect, float_of, is_unbacked
-from flambeau_prims.sizes import as_int
+from flambeau_prims.sizes import Expr, as_int
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
@@ -70,19 +69,22 @@ _FUNCTIONS = (
 )  # fmt: skip
 
 
-def _given_float(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FloatExpr | None:
-    """The one argument, if it is computed from a float of the program."""
-    if len(args) != 1 or kwargs or type(args[0]) is not torch.SymFloat:
+def _given_number(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The one argument, if it is computed from numbers of the program or of tensors; else None."""
+    if len(args) != 1 or kwargs or type(args[0]) not in (torch.SymInt, torch.SymFloat):
         return None
     inner = from_symbolic(args[0])
-    return inner if isinstance(inner, FloatExpr) and given_floats(inner) else None
+    if not isinstance(inner, (Expr, FloatExpr)):
+        return None
+    in_data = isinstance(inner, FloatExpr) and is_unbacked(inner)
+    return inner if in_data or machine.tape.is_of_numbers(inner) else None
 
 
 def _math_function(name: str) -> Substitute:
     native = getattr(math, name)
 
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
-        number = _given_float(args, kwargs)
+        number = _given_number(machine, args, kwargs)
         if number is None:
             args, kwargs = prepare_arguments(machine, native, args, kwargs)
             return native(*args, **kwargs)
@@ -96,7 +98,7 @@ def _math_predicate(name: str, op: str, other: float | None) -> Substitute:
     native = getattr(math, name)
 
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
-        number = _given_float(args, kwargs)
+        number = _given_number(machine, args, kwargs)
         if number is None:
             return native(*args, **kwargs)
         if other is None:

@@ -270,13 +270,18 @@ class Inputs:
             return declared
         return self.env.symbol(value, source, lower=numbers.lower_bound(value))
 
+    def is_of_numbers(self, expr: Expr | FloatExpr) -> bool:
+        """Whether a number is computed from numbers of the program, and not from sizes only."""
+        symbols = expr.env.symbols
+        return any(symbols[name].source in self._numbers for name in expr.symbols())
+
     def number(self, inner: Any) -> Any:
         """A symbolic number as an argument; floats computed by Python are inputs."""
         if (
             not isinstance(inner, FloatExpr)
             or inner.symbol is not None
             or is_unbacked(inner)
-            or not numbers.given_floats(inner)
+            or not self.is_of_numbers(inner)
         ):
             return inner
         found = self._computed.get(inner)

@@ -66,6 +66,11 @@ _CONSTANTS = frozenset({
     int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout,
     torch.memory_format, type(...),
 })  # fmt: skip
+_HELD = (
+    torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, torch.ScriptObject,
+    torch._ops.OpOverload, torch._ops.OpOverloadPacket, KnownState, int, float, str, slice, range,
+    type,
+)  # fmt: skip
 _NESTING: dict[Any, int] = {
     torch.autocast_increment_nesting: 1,
     torch.autocast_decrement_nesting: -1,
@@ -530,6 +535,18 @@ class Tape(Inputs):
             text = f"equals {arg!r}"
             self.machine.guard("PREDICATE", source, (functools.partial(operator.eq, arg), text))
         return arg
+
+    def can_hold(self, arg: Any) -> bool:
+        """Whether the record holds such an argument; see `_argument`."""
+        kind = type(arg)
+        if kind in _CONSTANTS or isinstance(arg, _HELD):
+            return True
+        if isinstance(arg, (tuple, list)):
+            return all(map(self.can_hold, arg))
+        if isinstance(arg, dict):
+            return all(map(self.can_hold, arg.values()))
+        is_object = is_host_generator_type(kind) or is_opaque_type(kind)
+        return is_object or foreign_types.is_value(kind)
 
     def _argument(self, arg: Any) -> Any:
         """An argument as the record holds it."""

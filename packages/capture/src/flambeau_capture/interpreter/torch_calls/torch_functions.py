@@ -21,6 +21,7 @@ from flambeau_capture.interpreter.substitute_registry import RECORDED
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf, Constant
 from flambeau_prims.sizes import as_int
+from flambeau_prims.unsupported import DataDependent
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.protocols import Args, Kwargs, Recorder
@@ -33,18 +34,13 @@ _ANSWERED_NATIVELY = frozenset({
 })  # fmt: skip
 
 
-_FOLLOWED = frozenset({"scaled_mm", "scaled_grouped_mm"})
-"""Functions that turn enumerations into numbers, which a graph can hold."""
-
-
 def _recorded_functions() -> dict[int, Substitute]:
     """torch's operators written in Python, each recorded as the one call that the program made."""
     found: dict[int, Substitute] = {}
     for module in (F, torch.functional):
-        for name, value in vars(module).items():
+        for value in vars(module).values():
             if (
-                name not in _FOLLOWED
-                and type(value) is types.FunctionType
+                type(value) is types.FunctionType
                 and value.__module__
                 in (
                     "torch.nn.functional",
@@ -60,7 +56,17 @@ def _recorded_functions() -> dict[int, Substitute]:
 
 
 def _record_function(function: Any, machine: Recorder, args: Args, kwargs: Kwargs) -> Any:
-    return machine.tape.call_function(function, args, kwargs)
+    """One call; or the function's own calls where it takes what a graph cannot hold (a module, an
+    enumeration), or looks at what a tensor holds.
+    """
+    tape = machine.tape
+    if not all(map(tape.can_hold, args)) or not all(map(tape.can_hold, kwargs.values())):
+        return machine.interpret(function, args, kwargs)
+    try:
+        return tape.call_function(function, args, kwargs)
+    except DataDependent:
+        pass
+    return machine.interpret(function, args, kwargs)
 
 
 def _record_method(name: str, machine: Recorder, args: Args, kwargs: Kwargs) -> Any:

@@ -13,7 +13,7 @@ guards its value.
 
 Tensors may stand where an operator takes a number:
 
-    p.addcdiv_(a, b, value=t)       p.add_(a / b * t)         for step counters of optimizers
+    p.addcdiv_(a, b, value=t)       p.add_(t * a / b)         for step counters of optimizers
     F.pad(x, (0, t))                n = t.item(); F.pad(x, (0, n))
 
 Eager reads the number out of the tensor. Capture has no number to read, so it writes the call as
@@ -37,9 +37,13 @@ import torch
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, readable
 from flambeau_capture.record import CallSideEffect, Const
 from flambeau_capture.sources import CallOf, Source
+from flambeau_prims.builder import compute_dtype
 from flambeau_prims.concrete_sizes import concrete
-from flambeau_prims.size_floats import FloatExpr, as_float, float_of, is_float_symbol, number_hint
+from flambeau_prims.promotion import can_cast, result_type
+from flambeau_prims.size_floats import FloatExpr, as_float, float_of, number_hint
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
+from flambeau_prims.spec import Spec
+from flambeau_prims.unsupported import DataDependent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,11 +71,6 @@ def is_symbolic(value: int | float, dynamic: DynamicDims, source: Source, argume
 def lower_bound(value: int) -> int | None:
     """The bound assumed of a symbolic int: one that looks like a size is neither 0 nor 1."""
     return 2 if value >= 2 else None
-
-
-def given_floats(expr: FloatExpr) -> set[str]:
-    """The floats of the program that a symbolic float is computed from."""
-    return {name for name in expr.symbols() if is_float_symbol(name)}
 
 
 def computed_source(expr: FloatExpr) -> CallOf:
@@ -162,19 +161,41 @@ def with_numbers(
 
 
 def call_on_tensors(tape: CallTape, name: str, args: Args, kwargs: Kwargs) -> Any:
-    """The call, with its factor multiplied in as a tensor."""
+    """The call, with its factor multiplied in as a tensor.
+
+    As a number the factor would promote nothing: operands are multiplied in the precision in which
+    the call computes, which is float32 for half precision.
+    """
     stem = name.rstrip("_")
     factor_name = _FACTORS[stem]
-    factor = kwargs[factor_name]
     receiver, *operands = args
-    product = _PRODUCTS.get(stem)
-    term = operands[0] if product is None else tape.call_method(product, tuple(operands))
-    if isinstance(term, torch.Tensor) and not term.ndim and term.dtype != factor.dtype:
-        factor = tape.call_method("to", (factor, term.dtype))  # as a number it would not promote
-    term = tape.call_method("mul", (factor, term))
+    dtype = result_type(map(_kind_of, args))
+    wide = compute_dtype(dtype)
+    if not can_cast(kwargs[factor_name].dtype, wide):
+        raise DataDependent(f"{name} refuses such a number as {factor_name}")
+
+    def widened(operand: Any) -> Any:
+        if not isinstance(operand, torch.Tensor) or operand.dtype is wide:
+            return operand
+        return tape.call_method("to", (operand, wide))
+
+    term = tape.call_method("mul", (widened(kwargs[factor_name]), widened(operands[0])))
+    if stem in _PRODUCTS:
+        term = tape.call_method(_PRODUCTS[stem], (term, widened(operands[1])))
     combined = "sub" if stem.startswith("sub") else "add"
     rest = {key: value for key, value in kwargs.items() if key != factor_name}
-    return tape.call_method(f"{combined}{name[len(stem) :]}", (receiver, term), rest)
+    if name.endswith("_"):
+        return tape.call_method(f"{combined}_", (receiver, term), rest)
+    result = tape.call_method(combined, (widened(receiver), term), rest)
+    return result if result.dtype is dtype else tape.call_method("to", (result, dtype))
+
+
+def _kind_of(operand: Any) -> Any:
+    """What type promotion asks of an operand."""
+    if isinstance(operand, torch.Tensor):
+        dims = (1,) if operand.ndim else ()
+        return Spec.of(dims, dtype=operand.dtype, device=operand.device)
+    return from_symbolic(operand) if type(operand) in _NUMBERS[3:] else operand
 
 
 VALUE_TYPES: frozenset[type] = frozenset(
