@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from flambeau_runtime.graph_launch.pool import Pool
-    from flambeau_runtime.graph_launch.record import Recorded
 
 Key: TypeAlias = tuple[Any, ...]
 """Address and layout of a saved tensor."""
@@ -78,8 +77,8 @@ class Handover:
         self.taken = False
         self.ended = False
         self.overstayed = False
-        self.users: weakref.WeakSet[Recorded] = weakref.WeakSet()
-        """The recordings that use the pool: the forward's and the backward's."""
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        """What is `Recorded` in the pool: the forward and the backward."""
         self._memories = {key: memory for memory in memories for key in memory.owners}
 
     @property

@@ -52,7 +52,7 @@ _ADDING_PRODUCTS = ("_foreach_addcmul", "_foreach_addcdiv")
 
 def _scaled(function: Any) -> Substitute:
     def add_products(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        scales = args[3] if len(args) > 3 else kwargs.get("scalars")
+        scales: Any = args[3] if len(args) > 3 else kwargs.get("scalars")
         listed = type(scales) in (list, tuple) and len(scales) > 0
         if listed and machine.observed_is_compiling and all(map(_is_counter, scales)):
             stacked = machine.tape.call_function(torch.stack, (scales,))
