@@ -12,6 +12,7 @@ from flambeau_capture.interpreter.semantics.attributes import (
     load_attr,
     load_global_value,
     load_value,
+    note_absent_global,
 )
 from flambeau_capture.interpreter.semantics.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.values.classes import Proxy
@@ -148,9 +149,11 @@ def load_global(frame: Frame, name: str) -> Any:
 def _load_builtin(frame: Frame, name: str) -> Any:
     written = frame.machine.objects.written_global(frame.builtins, name)
     if written is DELETED or (written is ABSENT and name not in frame.builtins):
+        note_absent_global(frame.machine, frame.globals, name)
         raise NameError(f"name {name!r} is not defined", name=name)
     if written is not ABSENT:  # `builtins.len = ...`
         return written
+    frame.machine.rely_on(frame.globals, name)
     frame.machine.rely_on(frame.builtins, name)
     return frame.builtins[name]
 

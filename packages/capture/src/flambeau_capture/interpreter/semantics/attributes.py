@@ -48,6 +48,7 @@ from flambeau_capture.sources import (
     Constant,
     DictEntry,
     Global,
+    GlobalsDict,
     InstanceDict,
     Source,
     TypeAttribute,
@@ -449,13 +450,27 @@ def load_module_attribute(machine: Machine, module: Any, name: str) -> Any:
         raise AttributeError(f"module {own.get('__name__')!r} has no attribute {name!r}")
     if name == "__dict__":
         machine.objects.loading = None  # globals that the frame has written must be seen in it
-    value = getattr(module, name)  # a lazy module, or a property of torch.backends
+    try:
+        value = getattr(module, name)  # a lazy module, or a property of torch.backends
+    except AttributeError:
+        note_absent_global(machine, own, name)
+        raise
     if isinstance(value, (type, types.ModuleType)) or type(value) in IDENTITY_TYPES:
         machine.rely_on(own, name)
         return value
     if module is torch.backends.cudnn and "cudnn_flags" in machine.torch_state:
         return value  # guarded with all others, as they were when the frame set the first
     return machine.objects.wrap(value, Attribute(Constant(module), name))
+
+
+def note_absent_global(machine: Machine, module_globals: dict[str, Any], name: str) -> None:
+    """Guard that a module does not define a name; in a trusted one, rely on it."""
+    module = module_globals.get("__name__")
+    if is_trusted(module):
+        machine.rely_on(module_globals, name)
+    elif machine.objects.written_global(module_globals, name) is MISSING:
+        source = GlobalsDict(module_globals, str(module))
+        machine.guard("ABSENT", source, name)
 
 
 def load_global_value(machine: Machine, module_globals: dict[str, Any], name: str) -> Any:

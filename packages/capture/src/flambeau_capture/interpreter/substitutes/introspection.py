@@ -34,7 +34,8 @@ from flambeau_capture.interpreter.values.classes import (
 )
 from flambeau_capture.interpreter.values.numbers import concrete_key
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.sources import CallOf, GlobalsDict
+from flambeau_capture.sources import CallOf, Constant, GlobalsDict
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame, Machine
@@ -155,7 +156,17 @@ def _dir(machine: Machine, args: Any, kwargs: Any) -> list[str]:
         attributes.instance_dict(machine, obj)  # guards which attributes there are
         if machine.objects.pending_writes_of(obj) is not None:
             raise GraphBreak("unknown-c-function", "dir() of an object that the frame has changed")
+    named = obj if isinstance(obj, (type, types.ModuleType)) else type(obj)
+    module = named.__module__ if isinstance(named, type) else vars(named).get("__name__")
+    if not is_trusted(module):
+        source = machine.objects.source_of(named) or Constant(named)
+        machine.guard("EQUALS", CallOf(names_of, (source,)), names_of(named))
     return dir(obj)
+
+
+def names_of(obj: Any) -> tuple[str, ...]:
+    """The names that a class or module defines."""
+    return tuple(dir(obj))
 
 
 @substitute_for(types.FunctionType.__get__, unpacked=True)
