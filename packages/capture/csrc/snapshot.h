@@ -60,6 +60,7 @@ typedef struct {
     Program *made;       /* NULL while it is only found out which registers are needed */
     Op *late;
     Py_ssize_t late_count;
+    int late_symbols;    /* a symbol is loaded late: relations are checked behind it */
     Py_ssize_t word_count;
     int failed;
 } Taking;
@@ -364,7 +365,7 @@ reads_late(const Taking *taking, const Op *op)
     for (const uint16_t *source = op->code == OP_DISTINCT_MEMORY ? op->sources : NULL; source != NULL && *source != 0; source++) {
         late |= taking->known[*source];
     }
-    return op->code == OP_CALL || op->code == OP_GETATTR || late & LATE;
+    return op->code == OP_CALL || op->code == OP_GETATTR || (op->code == OP_RELATION && taking->late_symbols) || late & LATE;
 }
 
 static void
@@ -395,6 +396,7 @@ take_op(Taking *taking, const Op *op)
         if (loads) {
             known[op->dst] |= LATE;
         }
+        taking->late_symbols |= op->code == OP_SYMBOL_SIZE || op->code == OP_SYMBOL_STRIDE || op->code == OP_SYMBOL_INT;
         if (taking->made != NULL) {
             taking->late[taking->late_count++] = *op;
         }

@@ -16,9 +16,11 @@ import pytest
 import torch
 
 from flambeau_capture.guards import kinds, program
+from flambeau_capture.guards.constants import Relation
 from flambeau_capture.record import Guard
 from flambeau_capture.sources import (
     Argument,
+    Attribute,
     CallOf,
     CellContents,
     DictEntry,
@@ -26,9 +28,12 @@ from flambeau_capture.sources import (
     InstanceDict,
     Item,
     Source,
+    TensorSize,
     TypeAttribute,
     TypeOf,
 )
+from flambeau_prims.size_floats import Condition
+from flambeau_prims.sizes import SizeEnv
 
 ROOT = Argument("self", 0)
 
@@ -419,3 +424,20 @@ def test_entries_wherever_they_are_kept(kind: type, seed: int) -> None:
             held += 1
             assert all(a is b for a, b in zip(found, wanted, strict=True))
     assert held > 300
+
+
+def test_relations_of_sizes_that_are_read_by_python() -> None:
+    """Such sizes are read behind all else, and relations behind these."""
+    root = tree(5)
+    env = SizeEnv()
+    rows, columns = (env.symbol(hint, None) for hint in (4, 4))
+    weights = Attribute(ROOT, "weights")
+    names = {str(rows): TensorSize(weights, 0), str(columns): TensorSize(weights, 1)}
+    relation = Relation(Condition("==", rows, columns), names)
+    guards = [*guards_of(root), Guard("RELATION", names[str(rows)], relation)]
+    made = program.guard_program(guards, [weights], 1)
+    random.seed(0)
+    for _ in range(200):
+        shape = random.choice(((4, 4), (7, 7), (4, 5), (2, 9)))
+        root.weights = torch.ones(shape)
+        assert (made.failed(tree, (root,)) is None) == (shape[0] == shape[1])

@@ -312,8 +312,7 @@ def _result(
     if isinstance(planned, Given):
         return args[planned.position]
     if isinstance(planned, ViewOf):
-        replay = planned.fake._view_func_unsafe  # type: ignore[attr-defined]
-        return replay(args[planned.position], lambda size: concrete(from_symint(size), number))
+        return _viewed(planned.fake, args[planned.position], number)
     known = made.get(id(planned))
     if known is None:
         spec = planned.spec
@@ -324,6 +323,28 @@ def _result(
             known = rebuilt(spec, iter(leaves), number)
         made[id(planned)] = known
     return known
+
+
+def _viewed(
+    fake: torch.Tensor, base: torch.Tensor, number: Callable[[Expr], int]
+) -> torch.Tensor:
+    """The view of `base` that `fake` is of its base in the trace."""
+    traced = fake._base
+    assert traced is not None
+
+    def size_of(size: Any) -> Any:
+        if not isinstance(size, torch.SymInt) or not size.node.is_nested_int():
+            return concrete(from_symint(size), number)
+        # A ragged size: the one that the real base has in the same place.
+        ragged = size.node.nested_int()
+        for before, now in zip(traced.shape, base.shape, strict=True):
+            known = isinstance(before, torch.SymInt) and before.node.is_nested_int()
+            if known and before.node.nested_int() == ragged:  # type: ignore[union-attr]
+                return now * size.node.nested_int_coeff()
+        raise AssertionError(f"{size} is no size of the viewed tensor")
+
+    view: torch.Tensor = fake._view_func_unsafe(base, size_of)  # type: ignore[attr-defined]
+    return view
 
 
 def concrete(size: Size, number: Callable[[Expr], int]) -> int:

@@ -11,6 +11,7 @@ the class says of itself (`__tensor_flatten__`) is guarded, and each inner tenso
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,7 @@ from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import GraphValue, Input
 from flambeau_capture.sources import Attribute
 from flambeau_prims.fake import symbolic_spec
+from flambeau_prims.size_floats import evaluate_number
 from flambeau_prims.sizes import Expr
 from flambeau_prims.wrapper_subclasses import (
     Context,
@@ -74,7 +76,8 @@ def wrapper_input(
             for at, part in zip(names, inner, strict=True)
         ]
     shape, stride = _geometry(real, fakes)
-    guard.expect(shape, stride)
+    guard.expect(shape, stride, fakes)
+    context = Context(_with_geometry(context.given, real, shape, stride), context.objects)
     specs = tuple(map(spec_of_any, fakes))
     spec = SubclassSpec(type(real), names, context, specs, shape, stride, real.dtype, real.device)
     made = rebuilt(spec, (leaf for fake in fakes for leaf in leaves_of(fake)))
@@ -97,17 +100,59 @@ def _geometry(real: torch.Tensor, fakes: list[Any]) -> tuple[tuple[Any, ...], tu
     shape, stride = tuple(real.shape), tuple(real.stride())
     if not all(type(size) is int for size in (*shape, *stride)):
         return shape, stride
-    known: dict[int, Size] = {}
-    for fake in fakes:
-        for leaf in leaves_of(fake):
-            for size in leaf.spec.shape:  # type: ignore[attr-defined]
-                if isinstance(size, Expr) and size.symbol is not None:
-                    known.setdefault(size.hint, size)
-    dims = {dim: known[size] for dim, size in enumerate(shape) if size in known}
+    known: dict[Any, Size] = {}
+    for size, (_, at) in _symbols(fakes).items():
+        known.setdefault((at, size.hint), size)
+        known.setdefault(size.hint, size)
+    for leaf in (leaf for fake in fakes for leaf in leaves_of(fake)):
+        for dim, size in enumerate(leaf.spec.shape):  # type: ignore[attr-defined]
+            known.setdefault((dim, size), size)  # a constant in the same dim
+    sizes = {dim: known.get((dim, size), known.get(size)) for dim, size in enumerate(shape)}
+    dims = {dim: size for dim, size in sizes.items() if isinstance(size, Expr)}
     if not dims:
         return shape, stride
     spec = symbolic_spec(real, dims)
     return spec.shape, spec.stride
+
+
+def _symbols(fakes: list[Any]) -> dict[Expr, tuple[int, int]]:
+    """The symbols among the sizes of fakes, each with its leaf and dim."""
+    found: dict[Expr, tuple[int, int]] = {}
+    leaves = [leaf for fake in fakes for leaf in leaves_of(fake)]
+    for number, leaf in enumerate(leaves):
+        for dim, size in enumerate(leaf.spec.shape):  # type: ignore[attr-defined]
+            if isinstance(size, Expr) and size.symbol is not None:
+                found.setdefault(size, (number, dim))
+    return found
+
+
+def _with_geometry(context: Any, tensor: torch.Tensor, shape: Any, stride: Any) -> Any:
+    """A context whose tuples that are the tensor's own shape or strides say these instead.
+
+        TensorMeta(shape=(4, 6), stride=(6, 1))   ->   TensorMeta(shape=(s0, 6), stride=(6, 1))
+    """
+    if isinstance(context, torch.Size) and context and context == tensor.shape:
+        return shape
+    if isinstance(context, (tuple, list)):
+        if type(context) is tuple and context and context == tensor.stride():
+            return stride
+        items = [_with_geometry(item, tensor, shape, stride) for item in context]
+        if isinstance(context, torch.Size) or all(map(operator.is_, items, context)):
+            return context
+        return type(context)(*items) if hasattr(context, "_fields") else type(context)(items)
+    if type(context) is dict:
+        return {key: _with_geometry(item, tensor, shape, stride) for key, item in context.items()}
+    return context
+
+
+_SHAPE, _STRIDE = -(2**61), -(2**62)
+"""Not the sizes, and not the strides, of any tensor."""
+
+
+def _without_geometry(context: Any, tensor: torch.Tensor) -> Any:
+    """A context that says the same of tensors of other sizes: these are compared as sizes."""
+    dims = tensor.dim()
+    return _with_geometry(context, tensor, torch.Size((_SHAPE,) * dims), (_STRIDE,) * dims)
 
 
 class _Interior(torch.autograd.Function):
@@ -137,16 +182,24 @@ class SameWrapper:
     def __init__(self, real: torch.Tensor, names: tuple[str, ...], context: Context) -> None:
         self.cls: Any = type(real)
         self.names = names
-        self.context = context
+        self.context = Context(_without_geometry(context.given, real), context.objects)
         self.fields = _fields(real)
-        self.extents: tuple[int | None, ...] = ()
+        self.extents: tuple[Any, ...] = ()
+        self.symbols: dict[str, tuple[int, int]] = {}
         self.text = f"is a {self.cls.__name__} of the same geometry, context {context.given!r}"
 
-    def expect(self, shape: tuple[Any, ...], stride: tuple[Any, ...]) -> None:
-        """Compare sizes and strides, too: those that are ints."""
-        self.extents = tuple(
-            extent if type(extent) is int else None for extent in (*shape, *stride)
-        )
+    def expect(
+        self, shape: tuple[Any, ...], stride: tuple[Any, ...], fakes: list[torch.Tensor]
+    ) -> None:
+        """Compare sizes and strides, too: with ints, or with what the inner tensors' sizes give."""
+        self.extents = (*shape, *stride)
+        wanted: set[str] = set()
+        for extent in self.extents:
+            if isinstance(extent, Expr):
+                wanted |= extent.symbols()
+        self.symbols = {
+            str(size): place for size, place in _symbols(fakes).items() if str(size) in wanted
+        }
 
     def __call__(self, value: Any) -> bool:
         if type(value) is not self.cls:
@@ -154,23 +207,30 @@ class SameWrapper:
         names, context, _ = parts_of(value)
         return (
             names == self.names
-            and self._has_context(context)
+            and self._has_context(value, context)
             and _fields(value) == self.fields
-            and all(
-                expected is None or expected == extent
-                for expected, extent in zip(
-                    self.extents, (*value.shape, *value.stride()), strict=bool(self.extents)
-                )
-            )
+            and self._has_extents(value)
         )
 
-    def _has_context(self, context: Context) -> bool:
-        compare = getattr(self.cls, "__metadata_guard__", None)
-        if compare is None:
-            return same_context(self.context, context)
-        return self.context.objects == context.objects and bool(
-            compare(self.context.given, context.given)
+    def _has_extents(self, value: torch.Tensor) -> bool:
+        if not self.extents:
+            return True
+        sizes: dict[str, int] = {}
+        if self.symbols:
+            leaves = list(leaves_of(value))
+            sizes = {name: leaves[at].shape[dim] for name, (at, dim) in self.symbols.items()}
+        return all(
+            evaluate_number(expected, sizes) == extent
+            for expected, extent in zip(self.extents, (*value.shape, *value.stride()), strict=True)
+            if not isinstance(expected, torch.SymInt)
         )
+
+    def _has_context(self, value: torch.Tensor, context: Context) -> bool:
+        compare = getattr(self.cls, "__metadata_guard__", None)
+        given = _without_geometry(context.given, value)
+        if compare is None:
+            return same_context(self.context, Context(given, context.objects))
+        return self.context.objects == context.objects and bool(compare(self.context.given, given))
 
 
 def _fields(tensor: torch.Tensor) -> tuple[Any, ...]:
