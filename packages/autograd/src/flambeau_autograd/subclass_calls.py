@@ -325,9 +325,7 @@ def _result(
     return known
 
 
-def _viewed(
-    fake: torch.Tensor, base: torch.Tensor, number: Callable[[Expr], int]
-) -> torch.Tensor:
+def _viewed(fake: torch.Tensor, base: torch.Tensor, number: Callable[[Expr], int]) -> torch.Tensor:
     """The view of `base` that `fake` is of its base in the trace."""
     traced = fake._base
     assert traced is not None

@@ -39,14 +39,10 @@ def _recorded_functions() -> dict[int, Substitute]:
     found: dict[int, Substitute] = {}
     for module in (F, torch.functional):
         for value in vars(module).values():
-            if (
-                type(value) is types.FunctionType
-                and value.__module__
-                in (
-                    "torch.nn.functional",
-                    "torch.functional",
-                    "torch._jit_internal",
-                )
+            if type(value) is types.FunctionType and value.__module__ in (
+                "torch.nn.functional",
+                "torch.functional",
+                "torch._jit_internal",
             ):
                 found[id(value)] = functools.partial(_record_function, value)
     for name, value in vars(torch.Tensor).items():

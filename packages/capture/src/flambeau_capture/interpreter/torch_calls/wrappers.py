@@ -129,7 +129,7 @@ def _symbols(fakes: list[Any]) -> dict[Expr, tuple[int, int]]:
 def _with_geometry(context: Any, tensor: torch.Tensor, shape: Any, stride: Any) -> Any:
     """A context whose tuples that are the tensor's own shape or strides say these instead.
 
-        TensorMeta(shape=(4, 6), stride=(6, 1))   ->   TensorMeta(shape=(s0, 6), stride=(6, 1))
+    TensorMeta(shape=(4, 6), stride=(6, 1))   ->   TensorMeta(shape=(s0, 6), stride=(6, 1))
     """
     if isinstance(context, torch.Size) and context and context == tensor.shape:
         return shape
