@@ -335,9 +335,10 @@ def _viewed(fake: torch.Tensor, base: torch.Tensor, number: Callable[[Expr], int
             return concrete(from_symint(size), number)
         # A ragged size: the one that the real base has in the same place.
         ragged = size.node.nested_int()
-        for before, now in zip(traced.shape, base.shape, strict=True):
+        sizes: list[Any] = list(traced.shape)
+        for before, now in zip(sizes, base.shape, strict=True):
             known = isinstance(before, torch.SymInt) and before.node.is_nested_int()
-            if known and before.node.nested_int() == ragged:  # type: ignore[union-attr]
+            if known and before.node.nested_int() == ragged:
                 return now * size.node.nested_int_coeff()
         raise AssertionError(f"{size} is no size of the viewed tensor")
 
