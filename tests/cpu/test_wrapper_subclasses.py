@@ -205,6 +205,64 @@ class Noted(Scaled):
         return Noted(inner["inner"], context["scale"])
 
 
+class Blocked(torch.Tensor):
+    """Its context holds its shape, and a block that may be equal to it."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor, block: torch.Size) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: torch.Tensor, block: torch.Size) -> None:
+        self.inner, self.block = inner, block
+
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], {"shape": self.shape, "block": self.block}
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return cls(inner["inner"], context["block"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        block = next(arg for arg in args if isinstance(arg, Blocked)).block
+        plain = [arg.inner if isinstance(arg, Blocked) else arg for arg in args]
+        return cls(func(*plain, **(kwargs or {})) * block[0], block)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_what_a_context_says_of_the_shape_is_compared_as_sizes(backend: str) -> None:
+    def program(x: Any) -> Any:
+        return (x + 1).inner * x.shape[0]
+
+    compiled = flambeau.compile(program, backend=backend)
+    rows = ((4, 4), (5, 4), (5, 5), (7, 7), (7, 4), (8, 4), (6, 6))
+    for count, block in rows:
+        x = torch.randn(count, 6)
+        ours = compiled(Blocked(x, torch.Size((block, 6))))
+        torch.testing.assert_close(ours, program(Blocked(x, torch.Size((block, 6)))))
+    assert kinds(compiled) == ["capture", "recompile", "recompile"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_views_of_jagged_inputs(backend: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        heads = x.unflatten(-1, [2, 4]).transpose(1, 2)
+        return heads, torch.nn.functional.gelu(x).values()
+
+    compiled = flambeau.compile(program, backend=backend)
+    for lengths in ((3, 5, 2), (3, 6, 2), (1, 2, 9)):
+        rows = [torch.randn(length, 8) for length in lengths]
+        x = torch.nested.nested_tensor(rows, layout=torch.jagged)
+        (ours, mine), (theirs, other) = compiled(x), program(x)
+        assert ours.shape == theirs.shape  # the ragged size is that of the input
+        assert ours.stride() == theirs.stride()
+        for row, expected in zip(ours.unbind(), theirs.unbind(), strict=True):
+            torch.testing.assert_close(row, expected)
+        assert ours._values.data_ptr() == x._values.data_ptr()  # type: ignore[attr-defined]
+        torch.testing.assert_close(mine, other)
+    assert len(kinds(compiled)) <= 2
+
+
 def test_a_container_of_a_wrapper_is_the_real_one() -> None:
     def program(x: Any) -> Any:
         x.notes["seen"] = True

@@ -24,6 +24,34 @@ def run(function, calls, entries):
     return state_of(captured).entries
 
 
+@pytest.mark.parametrize("number", [0.25, -0.0, 2.0, math.nan, math.inf])
+def test_extremes_of_floats_are_symbolic(number):
+    def program(x, k):
+        held = x.sum().item()
+        return (
+            x * max(1.0, held, k), x * min(held, 0.5), max(k, 0.0), min(0.0, k), max(held, 0.0),
+            min(k, held),
+        )  # fmt: skip
+
+    captured = compiled(program, dynamic=None)
+    for call in range(4):
+        for x in (torch.full((3,), number), torch.full((3,), 1.0 - call)):
+            args = (x, number + call)
+            for ours, theirs in zip(captured(*args), program(*args), strict=True):
+                assert type(ours) is type(theirs)
+                ours, theirs = torch.as_tensor(ours), torch.as_tensor(theirs)
+                torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+                assert torch.equal(torch.signbit(ours), torch.signbit(theirs))
+    assert len(state_of(captured).entries) <= 2
+
+
+def test_math_of_ints_of_the_program_is_computed_before_the_graph():
+    def program(x, step):
+        return x * (0.1 * (1 + math.cos(math.pi * step / 10)) / 2), math.sqrt(step), math.exp(-step)
+
+    run(program, [(X, step) for step in range(2, 12)], 2)
+
+
 def test_a_float_argument_is_a_placeholder():
     entries = run(lambda x, k: x * k + 1, [(X, k / 7) for k in range(30)], 2)
     graph = entries[0].info.graph_module.graph

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from capture_harness import breaks, check, compiled
+from capture_harness import breaks, check, compiled, same
 from torch import nn
 
 import flambeau_capture
@@ -62,6 +62,89 @@ def test_a_step_with_a_float_factor_keeps_its_dtype() -> None:
         return p.add(p, alpha=factor), p.addcmul(p, p, value=factor)
 
     check(program, torch.tensor(1.5), torch.tensor(2.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtypes", [
+    (torch.float32, torch.bfloat16), (torch.float16, torch.float32), (torch.float64, torch.float32),
+])  # fmt: skip
+def test_factors_in_tensors_multiply_in_the_precision_of_the_call(dtypes: Any) -> None:
+    """Eager itself rounds factors of half precision in vectors, and not in what remains of them."""
+
+    def program(p: torch.Tensor, a: torch.Tensor, factor: torch.Tensor) -> Any:
+        q = p.clone()
+        return q.add_(a, alpha=factor), p.sub(a, alpha=-factor), p.addcmul(a, a, value=factor)
+
+    p, a = (torch.randn(40).to(dtype) for dtype in dtypes)
+    for factor in (torch.tensor(0.3), torch.tensor(0.7, dtype=torch.float64)):
+        ours, theirs = compiled(program)(p, a, factor), program(p, a, factor)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.dtype is other.dtype
+            torch.testing.assert_close(mine, other, rtol=3e-7, atol=1e-7)
+
+
+def test_an_integer_refuses_a_float_in_a_tensor() -> None:
+    def program(p: torch.Tensor, factor: torch.Tensor) -> Any:
+        return p.add(p, alpha=factor)
+
+    with pytest.raises(RuntimeError, match="alpha must not be a floating point number"):
+        compiled(program, fullgraph=False)(torch.arange(3), torch.tensor(2.5))
+
+
+def test_functions_of_torch_that_take_objects_are_followed() -> None:
+    def program(a: torch.Tensor, b: torch.Tensor) -> Any:
+        far = nn.functional.triplet_margin_with_distance_loss(
+            a, b, a - b, distance_function=nn.PairwiseDistance(), swap=True
+        )
+        near = nn.functional.triplet_margin_with_distance_loss(
+            a, b, a - b, distance_function=lambda x, y: (x - y).abs().sum(-1)
+        )
+        return far, near
+
+    check(program, torch.randn(3, 4), torch.randn(3, 4))
+
+
+@pytest.mark.skipif(
+    not hasattr(nn, "LinearCrossEntropyOptions"), reason="torch before 2.13 has no such options"
+)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_loss_with_options_is_captured(reduction: str) -> None:
+    options = nn.LinearCrossEntropyOptions(allow_retain_graph=True, batch_chunk_size=2)
+
+    def program(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear_cross_entropy(
+            x, weight, target, reduction=reduction, options=options
+        )
+
+    check(program, torch.randn(5, 4), torch.randn(7, 4), torch.randint(0, 7, (5,)))
+
+
+def test_functions_of_torch_that_look_at_data_are_followed() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, var: torch.Tensor) -> Any:
+        return nn.functional.gaussian_nll_loss(x, y, var)
+
+    args = [torch.randn(3, 4), torch.randn(3, 4), torch.rand(3, 4)]
+    for fullgraph in (False, True):
+        callable_ = compiled(program, fullgraph=fullgraph)
+        same(callable_(*args), program(*args))
+        assert kinds(callable_) == ["capture"]
+        with pytest.raises(ValueError, match="var has negative"):
+            callable_(*args[:2], -args[2])
+
+
+def test_packed_sequences_of_any_number_of_lengths() -> None:
+    """C++ reads the lengths from memory, which fakes do not have."""
+    networks = (nn.RNN(4, 6), nn.GRU(4, 6), nn.LSTM(4, 6, bidirectional=True))
+
+    def program(*rows: torch.Tensor) -> Any:
+        packed = nn.utils.rnn.pack_sequence(list(rows), enforce_sorted=False)
+        results = [network(packed)[0] for network in networks]
+        return [nn.utils.rnn.pad_packed_sequence(result) for result in results]
+
+    callable_ = compiled(program, fullgraph=False, dynamic=None)
+    for lengths in ((3, 5), (3, 5), (4, 2), (1, 7)):
+        rows = [torch.randn(length, 4) for length in lengths]
+        same(callable_(*rows), program(*rows))
+    assert "break" in kinds(callable_)
 
 
 def test_numpy_scalars() -> None:
