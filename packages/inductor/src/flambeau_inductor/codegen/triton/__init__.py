@@ -2,7 +2,9 @@
 `kernel.py` writes a kernel, upon `source_writer.py`; `ops.py` prints its scalar operators,
 `reductions.py` and `scans.py` what goes along a row, `row_shares.py` kernels that reduce rows and
 columns at once, `row_tiles.py` rows longer than one tile, `vector_rows.py` rows that do not begin
-or end where a vector does, `vector_bounds.py` loads that a condition ends there. `combine.py` puts
+or end where a vector does, `vector_bounds.py` loads that a condition ends there,
+`filled_loads.py` loads that give the padding where a mask does not hold, `first_sorted.py` the few
+of a row that a selection wants. `combine.py` puts
 several kernels into one launch.
 
 `matmul.py` writes a matrix product, cut as a `matmul_tiling.py` says; `matmul_candidates.py` lists
