@@ -27,6 +27,7 @@ from flambeau_capture.interpreter.values.lifetimes import refuse_finalizing
 from flambeau_capture.interpreter.values.objects import DELETED, unbound_local
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import ABSENT
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame
@@ -153,7 +154,8 @@ def _load_builtin(frame: Frame, name: str) -> Any:
         raise NameError(f"name {name!r} is not defined", name=name)
     if written is not ABSENT:  # `builtins.len = ...`
         return written
-    frame.machine.rely_on(frame.globals, name)
+    if not is_trusted(frame.globals.get("__name__")):
+        frame.machine.rely_on(frame.globals, name)  # which another process may shadow it in
     frame.machine.rely_on(frame.builtins, name)
     return frame.builtins[name]
 
