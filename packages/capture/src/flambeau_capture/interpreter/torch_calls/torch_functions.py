@@ -53,10 +53,11 @@ def _recorded_functions() -> dict[int, Substitute]:
 
 def _record_function(function: Any, machine: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """One call; or the function's own calls where it takes what a graph cannot hold (a module, an
-    enumeration), or looks at what a tensor holds.
+    enumeration) beside tensors, or looks at what a tensor holds.
     """
     tape = machine.tape
-    if not all(map(tape.can_hold, args)) or not all(map(tape.can_hold, kwargs.values())):
+    given = (*args, *kwargs.values())
+    if not all(map(tape.can_hold, given)) and any(isinstance(arg, torch.Tensor) for arg in given):
         return machine.interpret(function, args, kwargs)
     try:
         return tape.call_function(function, args, kwargs)
