@@ -34,7 +34,7 @@ class Found:
     refused: Counter[str] = field(default_factory=Counter)
     """Why entries were not stored."""
     captured: list[str] = field(default_factory=list)
-    """Programs that are as in the first process and were captured anew."""
+    """Programs that are as in the first process and were captured again."""
 
 
 def check(seeds: Sequence[int], processes: int, cache: Path | None = None) -> Found:
@@ -97,7 +97,7 @@ def report(programs: int, seed: int, processes: int = 3) -> int:
     """Check programs, print what differs and how many were served; 1 if any differs."""
     found = check(range(seed, seed + programs), processes)
     print("\n\n".join(found.differences))
-    print("captured anew:", *found.captured, sep="\n  ")
+    print("captured again:", *found.captured, sep="\n  ")
     print("not stored:")
     for text, count in found.refused.most_common():
         print(f"  {count:3} {text}")

@@ -35,7 +35,8 @@ def start_graph(
 ) -> GraphReport:
     """Open the report of a graph that is about to be compiled, or read."""
     runtime = context.options.runtime
-    trim_if_due(runtime.cache_dir.absolute(), runtime.cache_limit)
+    if runtime.use_cache:
+        trim_if_due(runtime.cache_dir.absolute(), runtime.cache_limit)
     environment = context.options.environment
     if wanted("graph_code", environment):
         code = gm.print_readable(print_output=False)

@@ -81,7 +81,7 @@ def read_training(
 
 
 def without_modes(step: Callable[[], _Result]) -> _Result:
-    """The result of a step, in a thread of its own: a backward may run below function transforms,
+    """The result of a step, in a separate thread: a backward may run below function transforms,
     and modes that see every call, of which that thread has none.
     """
     outcome: Future[_Result] = Future()

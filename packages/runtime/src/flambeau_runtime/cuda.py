@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 MOST_BUILDS = 16
 """Kernels built at once, each in a process, if there are as many processors."""
 
-TRITON_HINT = "Triton needs a directory for temporary files: name one with TMPDIR"
+TRITON_HINT = (
+    "Triton needs a directory for temporary files: name one with TMPDIR (and with TRITON_HOME, "
+    "where it runs in the program's process)"
+)
 
 
 def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:

@@ -236,6 +236,17 @@ def test_a_small_output_is_copied() -> None:
     assert rig.recorder.asked == [(frozenset(), frozenset())]
 
 
+def test_outputs_stay_in_place_on_the_default_stream_only() -> None:
+    """What other streams read is marked by torch's engine where nothing of ours can see it."""
+    rig = Rig(always=True)
+    rig.gpu.stream = 7
+    rig.outputs = (torch.empty(COPIED_BYTES + 4, dtype=torch.uint8),)
+    rig(X)
+    rig.outputs = ()
+    rig(X)
+    assert rig.recorder.asked == [(frozenset(), frozenset())]
+
+
 def test_an_output_that_is_held_after_all_goes_to_fresh_memory() -> None:
     rig = Rig(always=True)
     rig.outputs = (torch.empty(COPIED_BYTES + 4, dtype=torch.uint8),)

@@ -22,7 +22,6 @@ from flambeau_runtime.build.triton_server import BuildFailed, Server, ServerGone
 STAND_IN = {
     "triton/__init__.py": """
 import os, types
-os.open(os.environ["STARTS"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 with open(os.environ["STARTS"], "a") as starts:
     starts.write(f"{os.getpid()} {'torch' in __import__('sys').modules}\\n")
 def compile(source, target, options):

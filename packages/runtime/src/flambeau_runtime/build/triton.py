@@ -4,8 +4,8 @@
     -> Cubin(image=b"\x7fELF...", entry="cuda_add_0", shared=0, warps=4, registers=18, stack=0)
 
 Relies on Triton >= 3.4 being installed beside a CUDA build of torch. It runs in processes beside
-this one (`triton_server.py`). Triton's own cache is not used: what is built here is kept in
-Flambeau's cache.
+this one (`triton_server.py`), which keep nothing: what is built here is in Flambeau's cache. Where no
+process can be started it runs in this one, with a warning, and keeps files in Triton's cache.
 """
 
 from __future__ import annotations

@@ -398,7 +398,8 @@ class LaunchPolicy:
             self._make_room(situation)
             symbols = self.core.read_symbols(self.executor, *args)
             self.gpu.free_unused(self.recorder.held_bytes(symbols))
-            # Where several streams read them, torch marks that beyond our sight.
+            # On another stream, torch's engine notes who else reads a gradient where nothing here
+            # can see it.
             in_place = frozenset(situation.in_place if stream == DEFAULT_STREAM else ())
             handover = self._handover(situation, args)
             recorded = self.recorder.record(args, stream, settings, staged, in_place, handover)
