@@ -5,6 +5,7 @@ learning rate, and in a training loop.
 from __future__ import annotations
 
 import copy
+import inspect
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -206,9 +207,18 @@ LEFT_TO_EAGER: dict[str, tuple[Callable[[Any], optim.Optimizer], str]] = {
 }
 
 
+@pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("name", LEFT_TO_EAGER)
-def test_steps_that_break_say_why(name: str) -> None:
+def test_steps_that_break_say_why(name: str, marked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``marked``: torch's compiler has compiled in this process, and so disabled these steps."""
     make, reason = LEFT_TO_EAGER[name]
+    for optimizer_class in (optim.SparseAdam, optim.LBFGS):
+        step = inspect.unwrap(
+            optimizer_class.step, stop=lambda f: not hasattr(f, "_torchdynamo_disable")
+        )
+        monkeypatch.setattr(
+            optimizer_class, "step", torch.compiler.disable(step) if marked else step
+        )
 
     def world() -> World:
         model: nn.Module = nn.Embedding(6, 2, sparse=True) if name == "sparse" else net().double()
@@ -232,7 +242,8 @@ def test_steps_that_break_say_why(name: str) -> None:
 
     compiled = compare(world, calls=3, backend="eager")
     events = flambeau_capture.state_of(compiled).events
-    assert reason in {event.reason.id for event in events if event.reason is not None}
+    expected = "compiler-disable" if marked else reason
+    assert expected in {event.reason.id for event in events if event.reason is not None}
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "adamax_foreach", "adafactor"])
