@@ -144,7 +144,10 @@ ATTENTION = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention(name, dtype):
-    """The math form gives eager's values, drops what eager drops, and fixes no size."""
+    """The math form is as near the exact result as eager, drops what eager drops, and fixes no size.
+
+    From torch 2.14 on, eager takes a fused kernel for three dimensions, which rounds otherwise.
+    """
     shapes, options = ATTENTION[name]
     reals = [torch.randn(*shape).to(dtype) for shape in shapes]
     if name == "masked":
@@ -158,7 +161,14 @@ def test_attention(name, dtype):
     torch.manual_seed(3)
     want = fn(*reals)
     torch.manual_seed(3)
-    torch.testing.assert_close(run_graph(graph, reals)[0], want, equal_nan=True)
+    got = run_graph(graph, reals)[0]
+    if dtype == torch.bfloat16 and name != "dropout":
+        exact = fn(*(real.double() if real.is_floating_point() else real for real in reals))
+        distances = [(result - exact).abs().nan_to_num().max() for result in (got, want)]
+        assert distances[0] <= 2 * distances[1] + 1e-3
+        assert torch.equal(got.isnan(), want.isnan())
+    else:
+        torch.testing.assert_close(got, want, equal_nan=True)
     assert out.dtype == dtype
     assert all(guard.op in (">=", "<=") for guard in env.guards), env.guards
 

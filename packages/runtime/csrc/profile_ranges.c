@@ -11,7 +11,8 @@ bool profile_active(void)
 {
     if (torch_api.thread_callbacks == NULL) return false;
     if (thread_callbacks == NULL) thread_callbacks = torch_api.thread_callbacks();
-    return thread_callbacks->first != thread_callbacks->end || torch_api.profiler_state(true) != NULL;
+    if (thread_callbacks->first != thread_callbacks->end) return true;
+    return torch_api.profiler_state != NULL ? torch_api.profiler_state(true) != NULL : torch_api.has_global_callbacks();
 }
 
 void *profile_begin(const char *name)

@@ -80,12 +80,14 @@ static void find_ranges(TorchApi *api, void *torch)
 {
     void *start = dlsym(torch, "aoti_record_function_start"), *end = dlsym(torch, "aoti_record_function_end");
     void *callbacks = dlsym(torch, "_ZN2at24get_record_function_tls_Ev");
-    void *state = dlsym(torch, "_ZN5torch8profiler4impl17ProfilerStateBase3getEb");
-    if (start == NULL || end == NULL || callbacks == NULL || state == NULL) return;
+    void *state = dlsym(torch, "_ZN5torch8profiler4impl17ProfilerStateBase3getEb"); /* up to 2.13 */
+    void *any = dlsym(torch, "_ZN2at18hasGlobalCallbacksEv");
+    if (start == NULL || end == NULL || callbacks == NULL || (state == NULL && any == NULL)) return;
     memcpy(&api->range_start, &start, sizeof start);
     memcpy(&api->range_end, &end, sizeof end);
     memcpy(&api->thread_callbacks, &callbacks, sizeof callbacks);
     memcpy(&api->profiler_state, &state, sizeof state);
+    memcpy(&api->has_global_callbacks, &any, sizeof any);
 }
 
 /* Make a 2 x 3 tensor, look at it, wrap it: each function is used once on known data before it is trusted. */

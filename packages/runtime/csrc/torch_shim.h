@@ -31,12 +31,14 @@ typedef struct {
     void (*exclude_exit)(void *guard);
     void (*buffer_warnings)(void *buffer);  /* may be NULL, like the next: PyWarningHandler's constructor */
     void (*destroy_warnings)(void *buffer); /* and its destructor, see warnings.h */
-    /* All four may be NULL, see profile_ranges.h: open and close a range; the callbacks of a thread; the state of a profiler
-     * of all threads, NULL if there is none. */
+    /* All five may be NULL, see profile_ranges.h: open and close a range; the callbacks of a thread; the state of a profiler
+     * of all threads, NULL if there is none; whether there are callbacks for all threads, which takes a lock: only called
+     * where the state cannot be had. */
     int32_t (*range_start)(const char *name, void *keywords, const void *inputs, uint64_t n_inputs, void **range);
     int32_t (*range_end)(void *range);
     const void *(*thread_callbacks)(void);
     void *(*profiler_state)(bool global);
+    bool (*has_global_callbacks)(void);
     PyObject *(*wrap)(Handle); /* THPVariable_Wrap: may move from its argument, never frees it */
 
     size_t slot;          /* where the TensorImpl word stands inside a Python tensor */

@@ -417,6 +417,16 @@ def _call_bound_to_descriptor(
     return _call_bound(machine, function, receiver, args, kwargs)
 
 
+def _call_bound_to_class(
+    machine: Machine, function: Any, cls: type, args: Args, kwargs: Kwargs
+) -> Any:
+    """A class method of a C type (`dict.fromkeys`), bound to the type or to a class made from it."""
+    substitute = SUBSTITUTES.get(id(lookup(machine, cls, function.__name__)))
+    if substitute is not None:
+        return substitute(machine, (cls, *args), kwargs)
+    return _call_pure(machine, function, cls, args, kwargs)
+
+
 def _call_bound_to_dict(
     machine: Machine, function: Any, receiver: Any, args: Args, kwargs: Kwargs
 ) -> Any:
@@ -782,7 +792,7 @@ _CALLS_OF_LIBRARIES = {
 _BUILTINS_OF_RECEIVERS = {
     type(None): _call_pure,
     types.ModuleType: _call_pure,
-    type: _call_pure,
+    type: _call_bound_to_class,
     torch.Tensor: lambda machine, function, tensor, args, kwargs: machine.tape.call_method(
         function.__name__, (tensor, *args), kwargs
     ),

@@ -9,7 +9,7 @@ import torch
 from flambeau_prims.promotion import dtype_name, result_type
 from flambeau_prims.rules.copy import clone
 from flambeau_prims.rules.overloads import written_to_self
-from flambeau_prims.rules.pointwise import elementwise, not_implemented, refuse
+from flambeau_prims.rules.pointwise import elementwise, not_implemented, refuse, refuse_bools
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq, gt
 from flambeau_prims.spec import Spec
@@ -94,11 +94,9 @@ def binary_cross_entropy_with_logits(
     """Like target, reduced unless `reduction` is none: eager's composition computes in place of
     `1 - target`.
     """
-    if torch.bool in (target.dtype, None if pos_weight is None else pos_weight.dtype):
-        raise RuntimeError(
-            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying "
-            "to invert a mask, use the `~` or `logical_not()` operator instead."
-        )
+    for minus in (target, pos_weight):
+        if minus is not None:
+            refuse_bools(minus.dtype, torch.int64)
     refuse("log_sigmoid_cpu", self.dtype, self.device, "bic")
     loss = elementwise((target,), target.dtype)
     if pos_weight is not None:

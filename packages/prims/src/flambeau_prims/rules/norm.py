@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+from torch.torch_version import TorchVersion
 
 from flambeau_prims.rules.pointwise import refuse
 from flambeau_prims.rules.registry import rule
@@ -243,6 +244,9 @@ def fused_rms_norm_backward(
 
 # 3. Group norm
 
+_COPIES_STRIDED_GROUPS = TorchVersion(torch.__version__) >= "2.14"
+"""Whether the operator accepts every layout; before, F.group_norm copied what is not contiguous."""
+
 
 def _group_norm_stride(input: Spec) -> tuple[Size, ...]:
     wanted = suggested_format(input) if input.device.type == "cpu" else torch.contiguous_format
@@ -257,7 +261,8 @@ def native_group_norm(
     refuse("GroupNormKernelImpl", input.dtype, input.device, "bi")
     stride = _group_norm_stride(input)
     channels_last = stride != contiguous_stride(input.shape)
-    if not (is_channels_last(input) if channels_last else is_contiguous(input)):
+    in_order = is_channels_last(input) if channels_last else is_contiguous(input)
+    if not (in_order or _COPIES_STRIDED_GROUPS):
         raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false.")
     if not eq(C % group, 0):
         raise RuntimeError(

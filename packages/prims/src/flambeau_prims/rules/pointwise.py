@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from flambeau_prims.promotion import (
     Number,
@@ -78,6 +79,8 @@ def not_implemented(what: str, dtype: torch.dtype) -> NotImplementedError:
 
 
 _REDUCED = (torch.float16, torch.bfloat16)
+_NO_BOOLS = NotImplementedError if TorchVersion(torch.__version__) >= "2.14" else RuntimeError
+"""What eager raises for a subtraction of bools."""
 
 
 def refuse(name: str, dtype: torch.dtype, device: torch.device, kinds: str) -> None:
@@ -307,19 +310,24 @@ def add(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
     return elementwise((self, other), dtype, dtype)
 
 
-def sub(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
-    """self - alpha * other; refuses bools."""
-    bools = [_operand_dtype(operand) == torch.bool for operand in (self, other)]
+def refuse_bools(*dtypes: torch.dtype) -> None:
+    """Raise eager's error where an operand of a subtraction is boolean."""
+    bools = [dtype == torch.bool for dtype in dtypes]
     if all(bools):
-        raise RuntimeError(
+        raise _NO_BOOLS(
             "Subtraction, the `-` operator, with two bool tensors is not supported. "
             "Use the `^` or `logical_xor()` operator instead."
         )
     if any(bools):
-        raise RuntimeError(
+        raise _NO_BOOLS(
             "Subtraction, the `-` operator, with a bool tensor is not supported. "
             "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
         )
+
+
+def sub(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
+    """self - alpha * other; refuses bools."""
+    refuse_bools(*(_operand_dtype(operand) for operand in (self, other)))
     return add(self, other, alpha)
 
 

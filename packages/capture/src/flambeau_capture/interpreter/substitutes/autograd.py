@@ -73,7 +73,11 @@ class Context(FunctionCtx):
         raise AttributeError(f"'Context' object has no attribute {name!r}")
 
 
-@substitute_for(Function.apply.__func__)  # type: ignore[attr-defined]
+_APPLY: Any = inspect.getattr_static(Function, "apply")
+"""A class method: in Python up to torch 2.13, in C from 2.14 on."""
+
+
+@substitute_for(getattr(_APPLY, "__func__", _APPLY))
 def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
     cls, *rest = args
     if cls is BackwardHookFunction:

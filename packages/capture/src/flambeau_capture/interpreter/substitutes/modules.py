@@ -127,6 +127,27 @@ def _dispatch(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
     return function(*args)
 
 
+@substitute_for(functools.singledispatchmethod.__get__)
+def _bind_dispatcher(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """From Python 3.13 on the bound functions are kept by weak references; here each is made anew."""
+    return machine.call(_bound_dispatcher, args, kwargs)
+
+
+def _bound_dispatcher(dispatcher: Any, instance: Any, owner: Any = None) -> Any:
+    """Interpreted: what `functools.singledispatchmethod` binds to an instance."""
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            name = getattr(dispatcher.func, "__name__", "singledispatchmethod method")
+            raise TypeError(f"{name} requires at least 1 positional argument")
+        found = dispatcher.dispatcher.dispatch(args[0].__class__)
+        return found.__get__(instance, owner)(*args, **kwargs)
+
+    method.__isabstractmethod__ = dispatcher.__isabstractmethod__  # type: ignore[attr-defined]
+    method.register = dispatcher.register  # type: ignore[attr-defined]
+    return functools.update_wrapper(method, dispatcher.func)
+
+
 def _registered(dispatch: Any) -> int:
     """How many implementations a single-dispatch function has."""
     where = dispatch.__code__.co_freevars.index("registry")
