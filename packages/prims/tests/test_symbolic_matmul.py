@@ -144,7 +144,7 @@ ATTENTION = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention(name, dtype):
-    """The math form is as near the exact result as eager, drops what eager drops, and fixes no size.
+    """As near the exact result as eager; it drops what eager drops, and fixes no size.
 
     From torch 2.14 on, eager takes a fused kernel for three dimensions, which rounds otherwise.
     """

@@ -420,7 +420,7 @@ def _call_bound_to_descriptor(
 def _call_bound_to_class(
     machine: Machine, function: Any, cls: type, args: Args, kwargs: Kwargs
 ) -> Any:
-    """A class method of a C type (`dict.fromkeys`), bound to the type or to a class made from it."""
+    """A class method of a C type (`dict.fromkeys`), bound to it or to a class made from it."""
     substitute = SUBSTITUTES.get(id(lookup(machine, cls, function.__name__)))
     if substitute is not None:
         return substitute(machine, (cls, *args), kwargs)

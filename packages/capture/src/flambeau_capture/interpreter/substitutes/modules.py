@@ -129,7 +129,7 @@ def _dispatch(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(functools.singledispatchmethod.__get__)
 def _bind_dispatcher(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """From Python 3.13 on the bound functions are kept by weak references; here each is made anew."""
+    """Python 3.13 keeps the bound functions by weak references; here each is made anew."""
     return machine.call(_bound_dispatcher, args, kwargs)
 
 
