@@ -109,6 +109,45 @@ def parametrized() -> Any:
 _LOCK = threading.Lock()
 
 
+@functools.lru_cache
+@torch.compiler.assume_constant_result
+def is_installed(name: str) -> bool:
+    return name in sys.modules
+
+
+@torch.compiler.assume_constant_result
+def scale_of_this_process(factor: float, *, exponent: int = 1) -> float:
+    return factor * chosen(2.0, 5.0) ** exponent
+
+
+@torch.compiler.assume_constant_result
+def fails_later() -> str:
+    if LATER:
+        raise RuntimeError("not in this process")
+    return "sin"
+
+
+@same
+def a_result_that_is_assumed_constant() -> Any:
+    return lambda x: x * 2 if is_installed("torch") else x.sin(), (x(),)
+
+
+@changed
+def another_result_that_is_assumed_constant() -> Any:
+    return lambda x: x * scale_of_this_process(3.0, exponent=2), (x(),)
+
+
+@changed
+def an_assumed_constant_that_fails() -> Any:
+    def called(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return getattr(x, fails_later())()
+        except RuntimeError:
+            return x.cos()
+
+    return called, (x(),)
+
+
 @same
 def a_lock() -> Any:
     def locked(x: torch.Tensor) -> torch.Tensor:
@@ -904,13 +943,6 @@ for name, options in {
 
 
 # ---------------------------------------------------------------- of one process only
-
-
-@of_the_process
-def a_result_that_is_assumed_constant() -> Any:
-    weight = [chosen(2.0, 5.0)]
-    total = torch.compiler.assume_constant_result(lambda: 3 * weight[0])
-    return lambda x: x * total(), (x(),)
 
 
 @of_the_process

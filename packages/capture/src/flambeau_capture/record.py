@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from flambeau_capture.assumed_constants import AssumedConstant
     from flambeau_capture.bytecode.instructions import Successor
     from flambeau_capture.bytecode.resume_code import FrameCode, Layout
     from flambeau_capture.sources import Scope, Source
@@ -456,6 +457,8 @@ class Capture:
     """What trusted modules and classes define, (holder, name), that was read without a guard."""
     of_the_process: str = ""
     """What was read that differs from process to process without a guard; "" if nothing was."""
+    constants: tuple[AssumedConstant, ...] = ()
+    """What functions returned that the program marks as constant."""
     needs_hook: bool = False
     """Whether frames reached from the instruction that broke the graph are to be captured too."""
 

@@ -14,15 +14,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flambeau_runtime import cuda, native
+from flambeau_runtime import native
 from flambeau_runtime.build import cpp
 from flambeau_runtime.c_executor import Assembler
 from flambeau_runtime.check import check_arguments, check_program
 from flambeau_runtime.freed_memory import keep_freed_memory
-from flambeau_runtime.graph_launch import launcher_of, why_plain
 from flambeau_runtime.options import RuntimeOptions
 from flambeau_runtime.prepared import PreparedExecutable
-from flambeau_runtime.program import Program
+from flambeau_runtime.program import Program, uses_gpu
 from flambeau_runtime.python_executor import PythonExecutor
 
 Executable = Callable[..., tuple[Any, ...]]
@@ -82,7 +81,11 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
     others = {source.language for source in program.sources} - {"cpp", "triton"}
     if others:
         raise ValueError(f"{program.name}: kernels in {', '.join(sorted(others))} cannot be built")
-    addresses: dict[str, Any] = cuda.load_kernels(program, options)
+    addresses: dict[str, Any] = {}
+    if any(source.language == "triton" for source in program.sources):
+        from flambeau_runtime import cuda  # imported for a GPU alone
+
+        addresses |= cuda.load_kernels(program, options)
     if not indices:
         return addresses
     texts = [program.sources[index].text for index in indices]
@@ -109,7 +112,12 @@ def make_executor(
         raise ValueError(f"unknown executor {options.executor!r}; known are auto, c, python")
     if options.executor != "python":
         core = native.core()
+        if core is not None and not uses_gpu(program):
+            executable: Executable = Assembler(program, kernels, core, title=title).assemble()
+            return executable
         if core is not None:
+            from flambeau_runtime.graph_launch import launcher_of, why_plain
+
             plain = why_plain(program, options) is not None
             assembler = Assembler(program, kernels, core, arenas=plain, title=title)
             executor = assembler.assemble()

@@ -282,3 +282,8 @@ class Program:
         """Each mutated input, and how often its version counter is bumped."""
         counts = self.write_counts or (1,) * len(self.mutated)
         return list(zip(self.mutated, counts, strict=True))
+
+
+def uses_gpu(program: Program) -> bool:
+    """Whether a tensor of the program is on a GPU."""
+    return any(tensor.device.startswith("cuda") for tensor in program.tensors)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from flambeau_capture.assumed_constants import AssumedConstant, call_marked_function
 from flambeau_capture.compiler_functions import disabled_reason, innermost
 from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_capture.interpreter.code.decode import decode
@@ -285,15 +286,14 @@ def _call_constant(
 ) -> Any:
     """Call a function natively that `torch.compiler.assume_constant_result` has marked."""
     machine.functions.follow(function)
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
-        result = function(*args, **kwargs)
+    result = call_marked_function(function, args, kwargs)
     if not is_constant(result):
         raise GraphBreak(
             "unknown-c-function",
             f"{function.__qualname__} is marked as constant, but returned a "
             f"{type(result).__name__}",
         )
-    machine.of_the_process = f"what {function.__qualname__} returned"
+    machine.constants.append(AssumedConstant(function, tuple(args), dict(kwargs), result))
     return result
 
 

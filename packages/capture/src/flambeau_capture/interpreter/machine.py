@@ -30,6 +30,7 @@ from flambeau_capture.torch_state import Switches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flambeau_capture.assumed_constants import AssumedConstant
     from flambeau_capture.interpreter.code.decode import DecodedCode, Handler
     from flambeau_capture.interpreter.protocols import Args, Assumptions, Kwargs
     from flambeau_capture.options import CaptureOptions
@@ -229,6 +230,7 @@ class Machine:
         self.definitions: dict[tuple[int, str | type], tuple[Any, str | type]] = {}
         self.of_the_process = ""
         """What the frame has read that another process may answer differently."""
+        self.constants: list[AssumedConstant] = []
         self.guards: dict[tuple[str, Source, Any], Guard] = {}
         self.suspended: Capture | GraphBreak | None = None
         self._states: dict[type, Any] = {}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from flambeau_capture.assumed_constants import AssumedConstant
     from flambeau_capture.interpreter.code.decode import DecodedCode
     from flambeau_capture.options import CaptureOptions
     from flambeau_capture.record import (
@@ -208,6 +209,7 @@ class Recorder(Protocol):
     backwards: int
     observed_is_compiling: bool
     of_the_process: str
+    constants: list[AssumedConstant]
     addresses_read: dict[int, Any]
 
     @property

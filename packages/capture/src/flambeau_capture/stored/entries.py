@@ -9,7 +9,8 @@ stored graph it calls.
 
 Nothing in it is taken on trust. The objects are this process's own, found and compared; the guards
 are evaluated on the call at hand before the entry is used; and what capture takes from torch and
-the standard library without a guard (`definitions`) must be defined here as it was there.
+the standard library without a guard (`definitions`) must be defined here as it was there. Functions
+whose results the program declares constant are called again, and must return the same.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.assumed_constants import call_marked_function
 from flambeau_capture.entries.entry_functions import entry_function
 from flambeau_capture.entries.graph_failure import OnError
 from flambeau_capture.entries.new_entry import new_entry
@@ -33,6 +35,7 @@ from flambeau_capture.stored.reasons import NotStorable, Stale
 from flambeau_prims.lazy_exports import import_apart
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
 
     from flambeau_capture.entries.entry_parts import EntryParts
@@ -89,6 +92,15 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
             ]
             for holder, name in definitions
         ],
+        "assumed_constants": [
+            [
+                encoder.object(each.function),
+                encoder.value(each.args),
+                [[name, encoder.value(value)] for name, value in each.kwargs.items()],
+                encoder.value(each.result),
+            ]
+            for each in capture.constants
+        ],
     }  # fmt: skip
     data["frames"] = encode_frames(encoder, function, capture.suspended)
     objects = encoder.finish(info.guards)  # which may add sources
@@ -129,6 +141,25 @@ def decode_entry(
         return None
 
 
+def _check_assumed_constant(decoder: Decoder, function: types.FunctionType, data: Json) -> None:
+    """Call a function whose result the program declares constant, as a capture would: Stale unless
+    this process gets the stored result.
+    """
+    marked, args, kwargs, result = data
+    callee = decoder.object(marked)
+    given = decoder.value(args), {name: decoder.value(value) for name, value in kwargs}
+    try:
+        returned = call_marked_function(callee, *given)
+    except Exception as error:
+        raise Stale(f"{callee.__qualname__} raised {type(error).__name__}") from None
+    try:
+        same = Encoder(function).value(returned) == result
+    except NotStorable:
+        same = False
+    if not same:
+        raise Stale(f"{callee.__qualname__} returned another constant")
+
+
 def _snapshot(generator: bool, nesting: bool) -> Any:
     stage = import_apart("flambeau_capture.entries.state_snapshot")
     generators = (torch.default_generator,) if generator else ()
@@ -151,6 +182,8 @@ def _decoded(
         return None
     for definition in data["definitions"]:
         decoder.check_definition(definition)
+    for constant in data["assumed_constants"]:
+        _check_assumed_constant(decoder, scope.function, constant)
     constants = {name: decoder.value(value) for name, value in data["constants"].items()}
     if data["saves"] is not None:
         constants["save"] = _snapshot(*data["saves"]).save

@@ -28,6 +28,7 @@ from flambeau_runtime.graph_launch.device import Gpu
 from flambeau_runtime.graph_launch.eligibility import refusal
 from flambeau_runtime.graph_launch.policy import LaunchPolicy
 from flambeau_runtime.graph_launch.record import Recorder
+from flambeau_runtime.program import uses_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,7 @@ def launcher_of(
     """
     reason = why_plain(program, options)
     tell = on_refusal or functools.partial(_log, program.name)
-    if reason is not None and options.cuda_graphs == "always" and _uses_gpu(program):
+    if reason is not None and options.cuda_graphs == "always" and uses_gpu(program):
         tell(reason)
     if reason is not None or core.use_count(torch.empty(1)) is None:
         return executor
@@ -81,16 +82,12 @@ def why_plain(program: Program, options: RuntimeOptions) -> str | None:
 
 def describe_launch(program: Program, run: Any, options: RuntimeOptions) -> str | None:
     """How what `load` returned is launched, in a line; None for a Program without GPU memory."""
-    if not _uses_gpu(program):
+    if not uses_gpu(program):
         return None
     policy = getattr(getattr(run, "run", run), "policy", None)
     if policy is None:
         return f"{program.name}: launched kernel by kernel: {why_plain(program, options)}"
     return f"{program.name}: {policy.describe()}"
-
-
-def _uses_gpu(program: Program) -> bool:
-    return any(tensor.device.startswith("cuda") for tensor in program.tensors)
 
 
 def _log(name: str, reason: str) -> None:

@@ -110,6 +110,7 @@ def finish(
         pinned=tuple(machine.objects.pinned.values()),
         definitions=tuple(machine.definitions.values()),
         of_the_process=machine.of_the_process,
+        constants=tuple(machine.constants),
     )
 
 
