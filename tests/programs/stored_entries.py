@@ -194,6 +194,12 @@ def a_trained_operator_of_the_program() -> Any:
     return lambda x: torch.ops.flambeau_tests.scaled(x.sin(), 2.0), (x().requires_grad_(),)
 
 
+@trained(gradients)
+@same
+def a_trained_private_method() -> Any:
+    return lambda x: x.sin() * (x > -100)._is_all_true(), (x().requires_grad_(),)
+
+
 class Tilted(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -428,6 +428,10 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda d: d["graph"]["graph"][0][-1].update(op="call_method", target="__reduce_ex__"),
         "no tensor method",
     ),
+    "a private method that is no operator": (
+        lambda d: d["graph"]["graph"][0][-1].update(op="call_method", target="_typed_storage"),
+        "no tensor method",
+    ),
     "a class": (
         lambda d: d["graph"]["graph"][0][-1].update(op="call_method", target="__class__"),
         "no tensor method",

@@ -149,10 +149,17 @@ def _operator_named(name: str) -> Any:
     raise UnknownTarget(f"the operator {name} is not registered in this process")
 
 
+@functools.cache
+def _is_private_operator(name: str) -> bool:
+    """Whether a method is an operator that torch keeps to itself (`_is_all_true`)."""
+    public = name.startswith("__") or name in _FORBIDDEN
+    return not public and bool(torch._C._jit_get_schemas_for_operator(f"aten::{name}"))
+
+
 def check_method(name: Any) -> str:
     """The name of a tensor method that a graph may call."""
     if isinstance(name, str) and is_recorded_method(name):
-        if not name.startswith("_") or name in _ARITHMETIC:
+        if not name.startswith("_") or name in _ARITHMETIC or _is_private_operator(name):
             return name
     raise UnknownTarget(f"{name!r} is no tensor method that a file may call")
 
