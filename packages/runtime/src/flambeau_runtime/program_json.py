@@ -25,6 +25,8 @@ _TYPES = {
     if isinstance(cls, type) and dataclasses.is_dataclass(cls)
 }
 _FIELDS = {cls: tuple(field.name for field in dataclasses.fields(cls)) for cls in _TYPES.values()}
+_PLAIN = frozenset({str, int, bool, type(None)})
+"""What JSON holds as it is: most of a Program."""
 _SPECIAL_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -85,15 +87,15 @@ def _encode(value: Any) -> Any:
 
 def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return [_decode(item) for item in value]
+        return _decoded(value)
     if not isinstance(value, dict):
         return value
     if "is" in value:
         cls = _TYPES[value["is"]]
-        return cls(**{name: _decode(value[name]) for name in _FIELDS[cls]})
+        return cls(*_decoded([value[name] for name in _FIELDS[cls]]))
     ((tag, content),) = value.items()
     if tag == "tuple":
-        return tuple(_decode(item) for item in content)
+        return tuple(_decoded(content))
     if tag == "dict":
         return {key: _decode(item) for key, item in content}
     if tag == "float":
@@ -101,3 +103,7 @@ def _decode(value: Any) -> Any:
     if tag == "complex":
         return complex(_decode(content[0]), _decode(content[1]))
     raise FormatError(f"unknown tag {tag!r}")
+
+
+def _decoded(items: list[Any]) -> list[Any]:
+    return [item if type(item) in _PLAIN else _decode(item) for item in items]

@@ -69,18 +69,21 @@ class Decoder:
 
     def value(self, data: Json) -> Any:
         """What `Encoder.value` wrote; Stale where this process has no such thing."""
-        if not isinstance(data, dict):
+        if type(data) is not dict:
             return data
         ((tag, content),) = data.items()
         return _READERS[tag](self, content)
+
+    def values(self, items: list[Json]) -> list[Any]:
+        """What `Encoder.value` wrote for each: most are as they are."""
+        return [self.value(item) if type(item) is dict else item for item in items]
 
     def source(self, at: int) -> Source:
         """The source of a number."""
         found = self._sources.get(at)
         if found is None:
             name, *arguments = self._source_table[at]
-            made = _SOURCES[name](*[self.value(item) for item in arguments])
-            found = self._sources[at] = made
+            found = self._sources[at] = _SOURCES[name](*self.values(arguments))
         return found
 
     def guard(self, data: Json) -> Guard:
@@ -188,7 +191,7 @@ def _named(decoder: Decoder, name: str) -> Any:
 
 
 def _spec(decoder: Decoder, parts: Json) -> Spec:
-    shape, stride, dtype, device, offset = map(decoder.value, parts)
+    shape, stride, dtype, device, offset = decoder.values(parts)
     return Spec.of(shape, stride=stride, dtype=dtype, device=device, offset=offset)
 
 
@@ -200,7 +203,7 @@ def _relation(decoder: Decoder, parts: Json) -> Relation:
 
 
 def _container(cls: Callable[..., Any]) -> Callable[[Decoder, Json], Any]:
-    return lambda decoder, items: cls([decoder.value(item) for item in items])
+    return lambda decoder, items: cls(decoder.values(items))
 
 
 _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
@@ -225,7 +228,7 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "globals": _globals,
     "spec": _spec,
     "state": lambda decoder, _: decoder.usual_state(),
-    "tensor": lambda decoder, parts: TensorPayload(*map(decoder.value, parts)),
+    "tensor": lambda decoder, parts: TensorPayload(*decoder.values(parts)),
     "object": Decoder.object,
     "size": lambda decoder, text: read_size(text, decoder.symbols),
     "extent": lambda decoder, _: EXTENT,

@@ -1,0 +1,204 @@
+"""A captured graph as JSON that tells any two apart: what `stored_graphs` makes keys of.
+
+    relu: call_function[torch.relu](x)   ->   ["call_function", "relu", ["torch", ...], ...]
+
+Functions are named as every process finds them; NotStored for what has no such name, or is no plain
+data. It is imported where a graph is captured: what is read by its key needs none of this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau.held_graphs import OPERATORS, graphs_within, operator_name
+from flambeau.stored_graphs import NotStored, digest_of_rules
+from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+def graph_as_json(gm: fx.GraphModule, examples: list[Any]) -> list[Any]:
+    """A graph with what its compiler is told of it, and its inputs."""
+    meta = sorted((name, as_json(value)) for name, value in gm.meta.items() if name != "size_env")
+    return [meta, inputs_as_json(examples), nodes_as_json(gm)]
+
+
+def inputs_as_json(examples: list[Any]) -> list[Any]:
+    """The inputs as the compiler sees them, and which share their memory."""
+    memory: dict[int, int] = {}
+    described: list[list[Any]] = []
+    for position, x in enumerate(examples):
+        if type(x) is int:
+            described.append([x])
+            continue
+        if type(x) not in (torch.Tensor, torch.nn.Parameter):
+            raise NotStored("foreign-input", type(x).__name__)
+        if x.layout is not torch.strided or x.device.type != "cpu":
+            raise NotStored("not-on-the-cpu", str(x.device))
+        described.append(
+            [
+                type(x).__name__, str(x.dtype), list(x.shape), list(x.stride()),
+                int(x.storage_offset()), torch._C._dispatch_keys(x).raw_repr(), x.requires_grad,
+                x.is_leaf, x.is_inference(), x.is_conj(), x.is_neg(), x._is_view(),
+                memory.setdefault(x.untyped_storage()._cdata, position),
+            ]
+        )  # fmt: skip
+    return described
+
+
+def nodes_as_json(gm: fx.GraphModule) -> list[Any]:
+    return [
+        [
+            node.op,
+            node.name,
+            _target(node),
+            as_json(node.args),
+            as_json(node.kwargs),
+            sorted((name, as_json(value)) for name, value in node.meta.items() if name != "source"),
+            str(node.meta.get("source", "")),
+        ]
+        for node in gm.graph.nodes
+    ]
+
+
+def _target(node: fx.Node) -> Any:
+    if node.op in ("placeholder", "output", "call_method"):
+        return node.target
+    if node.op != "call_function":
+        raise NotStored("foreign-call", f"{node.op} {node.target}")
+    return _function(node.target)
+
+
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def _function(function: Any) -> list[Any]:
+    """The name by which every process finds a function of torch, Python or its operators."""
+    if isinstance(function, OPERATORS):
+        return ["operator", str(function), _rules(function)]
+    if dataclasses.is_dataclass(function) and isinstance(function, HigherOrder):
+        return ["graphs", _part(function)]
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    owner = getattr(function, "__objclass__", None)
+    if isinstance(function, types.FunctionType):
+        return _torch_function(function)
+    if isinstance(function, _BUILTINS):
+        holder = function.__self__ if isinstance(function, types.BuiltinFunctionType) else owner
+        if holder is None or isinstance(holder, (types.ModuleType, type)):
+            place = getattr(holder, "__name__", "")
+            return ["builtin", str(module), str(place), str(name)]
+    raise NotStored("foreign-call", f"{module}.{name}")
+
+
+def _rules(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> str:
+    """The digest of the rules of a program's operator, "" of one of torch's."""
+    name = operator_name(operator)
+    if name.startswith(_OPERATORS_OF_TORCH):
+        return ""
+    digest = digest_of_rules(name)
+    if digest is None:
+        raise NotStored("foreign-call", name)
+    return digest
+
+
+_OPERATORS_OF_TORCH = ("aten::", "prims::")
+
+
+def operators_of_the_program(gm: fx.GraphModule) -> dict[str, str]:
+    """The operators of the program that a graph calls, and the digests of their rules."""
+    targets = (node.target for graph in graphs_within(gm) for node in graph.nodes)
+    operators = {
+        operator_name(target): target for target in targets if isinstance(target, OPERATORS)
+    }
+    return {name: rules for name, operator in operators.items() if (rules := _rules(operator))}
+
+
+def _part(value: Any) -> Any:
+    """A node that holds graphs, or a part of one, as JSON that tells any two apart."""
+    if isinstance(value, torch.fx.GraphModule):
+        return {"graph": nodes_as_json(value)}
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        parts = [_part(getattr(value, field.name)) for field in fields]
+        return {"record": [type(value).__name__, parts]}
+    if isinstance(value, Mapping):
+        return {"map": [[as_json(key), _part(item)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {"each": [_part(item) for item in value]}
+    return as_json(value)
+
+
+def _torch_function(function: types.FunctionType) -> list[Any]:
+    """A function of torch written in Python, which calls functions of torch alone."""
+    code = function.__code__
+    callees = [
+        value
+        for name in code.co_names
+        for holder in (function.__globals__, vars(torch), vars(torch._C._nn))
+        if isinstance(value := holder.get(name), types.FunctionType)
+    ]
+    for each in (function, *callees):
+        # Of a function that has taken another's name, the code is elsewhere.
+        if not each.__code__.co_filename.startswith(_TORCH):
+            raise NotStored("foreign-call", f"{each.__module__}.{each.__qualname__}")
+    held = [as_json(cell.cell_contents) for cell in function.__closure__ or ()]
+    defaults = [as_json(function.__defaults__), as_json(function.__kwdefaults__)]
+    return [
+        "torch",
+        function.__module__,
+        function.__qualname__,
+        code.co_firstlineno,
+        held,
+        defaults,
+    ]
+
+
+def as_json(value: Any) -> Any:
+    """An argument, or meta data, as JSON that tells any two apart."""
+    if value is None or type(value) in (bool, str):
+        return value
+    if type(value) is int:
+        return {"int": str(value)} if value.bit_length() > 53 else value
+    if type(value) is float:
+        return {"float": value.hex()}
+    if type(value) is complex:
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if isinstance(value, torch.fx.Node):
+        return {"node": value.name}
+    if type(value) in (tuple, list, torch.Size) or isinstance(
+        value, (torch.fx.immutable_collections.immutable_list,)
+    ):
+        return {type(value).__name__: [as_json(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[as_json(key), as_json(item)] for key, item in value.items()]}
+    if type(value) is slice:
+        return {"slice": [as_json(item) for item in (value.start, value.stop, value.step)]}
+    if isinstance(value, Spec):
+        if value.env is not None:
+            raise NotStored("symbolic")
+        if value.device.type != "cpu":
+            raise NotStored("not-on-the-cpu", str(value.device))
+        return {"spec": [*map(repr, (value.shape, value.stride, value.offset, value.dtype))]}
+    if isinstance(value, (Expr, FloatExpr)):
+        raise NotStored("symbolic")
+    if isinstance(value, torch.device):
+        if value.type != "cpu":
+            raise NotStored("not-on-the-cpu", str(value))
+        return {"device": str(value)}
+    if type(value) in (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis)):
+        return {"constant": repr(value)}
+    if callable(value):
+        return {"function": _function(value)}
+    raise NotStored("foreign-constant", type(value).__name__)
