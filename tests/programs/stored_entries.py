@@ -149,6 +149,22 @@ def an_assumed_constant_that_fails() -> Any:
 
 
 @same
+def a_module_that_stands_for_another() -> Any:
+    return lambda x: x.sin() if torch.backends.fp32_precision == "none" else x.cos(), (x(),)
+
+
+@same
+def a_class_that_a_module_holds_under_another_name() -> Any:
+    def capturing(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x.sin() if torch.xpu.is_current_stream_capturing() else x.cos()
+        except RuntimeError:  # torch was built without it, and has a class in its place
+            return x.tan()
+
+    return capturing, (x(),)
+
+
+@same
 def a_lock() -> Any:
     def locked(x: torch.Tensor) -> torch.Tensor:
         with _LOCK:

@@ -22,6 +22,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.backends import PropModule
 
 from flambeau_capture import sources
 from flambeau_capture.bytecode.resume_code import resumed_from
@@ -67,9 +68,14 @@ _SINGLETONS = {Ellipsis: "Ellipsis", NotImplemented: "NotImplemented"}
 class Encoder:
     """The tables of one entry, filled by `value` and `guard`, and completed by `finish`."""
 
-    def __init__(self, function: types.FunctionType) -> None:
-        """`function` is the entry's."""
+    def __init__(
+        self,
+        function: types.FunctionType,
+        definitions: Iterable[tuple[Any, str | type]] = (),
+    ) -> None:
+        """`function` is the entry's; `definitions` are what its capture read without a guard."""
         self._function = function
+        self._definitions = definitions
         self.sources: list[Json] = []
         self._source_at: dict[Source, int] = {}
         self._needed_by_source: list[set[int]] = []
@@ -292,6 +298,16 @@ class Encoder:
                     return ["path", module, name]
             if obj in _INTERPRETER_TYPES:
                 return ["path", "types", _INTERPRETER_TYPES[obj]]
+            return self._way_by_definition(obj)
+        return None
+
+    def _way_by_definition(self, obj: Any) -> Json:
+        """The way to an object that a module holds under a name that is not the object's own."""
+        for holder, name in self._definitions:
+            if isinstance(holder, dict) and isinstance(name, str) and holder.get(name) is obj:
+                module = is_module_globals(holder)
+                if module and find_by_name(module, name) is obj:
+                    return ["path", module, name]
         return None
 
     def _modules_by_file(self) -> dict[str, list[str]]:
@@ -353,7 +369,10 @@ def find_by_name(module: str, qualname: str) -> Any:
             found = sources.lookup_in_type(found, name)
             found = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
         elif isinstance(found, types.ModuleType):
-            found = vars(found).get(name, ABSENT)
+            members = vars(found)
+            if isinstance(found, PropModule):  # which stands for the module that it holds
+                members = {**vars(members["m"]), **members}
+            found = members.get(name, ABSENT)
         else:
             return ABSENT
     return found

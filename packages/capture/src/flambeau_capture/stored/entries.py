@@ -52,12 +52,12 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
     capture = parts.capture
     _refuse(parts)
     function = capture.scope.function
-    encoder = Encoder(function)
+    definitions = capture.definitions
+    encoder = Encoder(function, definitions)
     info, read = parts.info, parts.info.inputs
     on_error = parts.on_error
     names = {id(function): name for name, function in parts.constants.items()}
     frame_names = [names[id(function)] for function in parts.frames]
-    definitions = capture.definitions
     data = {
         "guards": [encoder.guard(guard) for guard in info.guards],
         "inputs": [encoder.source(source) for source in parts.sources],
