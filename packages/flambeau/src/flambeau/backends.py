@@ -35,6 +35,7 @@ from flambeau.graph_split import (
 )
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, is_shown, wanted
+from flambeau.not_stored import NotStored
 from flambeau.plain_launches import PlainLaunches, note_cpu, note_cuts
 from flambeau.progress import HIDDEN, building, stage
 from flambeau.report import Fallback, GraphReport, Stopwatch
@@ -336,7 +337,7 @@ def _through_autograd(
         key = for_entry = ""
         try:
             graph_report.key = key = stored_graphs.key_of_graph(gm, example_inputs, context)
-        except stored_graphs.NotStored as error:
+        except NotStored as error:
             for_entry = stored_graphs.key_for_entry(error.reason, example_inputs, context)
             graph_report.stored = "" if error.reason == "not-asked" else str(error)
         gm.meta["has_key"] = bool(key)

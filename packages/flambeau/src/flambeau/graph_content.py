@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau.held_graphs import OPERATORS, graphs_within, operator_name
-from flambeau.stored_graphs import NotStored, digest_of_rules
+from flambeau.not_stored import NotStored
 from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def graph_as_json(gm: fx.GraphModule, examples: list[Any]) -> list[Any]:
-    """A graph with what its compiler is told of it, and its inputs."""
+    """A graph with its meta data and its inputs."""
     meta = sorted((name, as_json(value)) for name, value in gm.meta.items() if name != "size_env")
     return [meta, inputs_as_json(examples), nodes_as_json(gm)]
 
@@ -107,7 +108,7 @@ def _rules(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> str
     name = operator_name(operator)
     if name.startswith(_OPERATORS_OF_TORCH):
         return ""
-    digest = digest_of_rules(name)
+    digest: str | None = import_apart("flambeau.custom_operators").rules_digest(name)
     if digest is None:
         raise NotStored("foreign-call", name)
     return digest

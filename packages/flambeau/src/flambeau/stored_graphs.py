@@ -8,7 +8,7 @@ state of torch, the processor, and the versions of torch, Python and the files o
 process that finds its graph imports neither autograd nor the inductor.
 
 Only what is plain data is stored: compiled graphs on the CPU, with given sizes. Of a graph with a
-backward, the captured graph is stored, too (`stored_training`). `NOT_STORED` says what keeps a
+backward, the captured graph is stored, too (`stored_training`). `not_stored` says what keeps a
 graph from it. Files are the cache's (`flambeau_runtime.cache`):
 the user's alone, bound to their key, of the hash that is expected; what is damaged is a miss.
 """
@@ -31,6 +31,7 @@ import torch
 
 from flambeau.compile_context import start_graph
 from flambeau.logs import emit, shows_stages, wanted
+from flambeau.not_stored import NotStored
 from flambeau.progress import building
 from flambeau.report import StageSeconds, Stopwatch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
@@ -71,30 +72,6 @@ PACKAGES = (
     "flambeau_runtime",
 )  # fmt: skip
 
-NOT_STORED = {
-    "not-asked": "the option graph_cache is off, caches are, or stages are dumped or checked",
-    "measured": "its kernels are chosen by measurement",
-    "frozen": "values of its inputs are frozen into it",
-    "not-on-the-cpu": "an input, or a result, is not on the CPU",
-    "symbolic": "a size or number is symbolic",
-    "foreign-input": "an input is no plain tensor",
-    "foreign-call": "it calls a function that another process cannot find by its name",
-    "foreign-constant": "a call holds an object that is no plain data",
-    "split": "it was compiled in parts, or runs eagerly",
-    "foreign-result": "a result is no plain data",
-    "no-directory": "the cache directory cannot be used",
-}
-"""Why the compiled form of a graph is not stored, by id."""
-
-
-class NotStored(Exception):
-    """A graph has no key, or cannot be stored: an id of NOT_STORED, and details."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{NOT_STORED[reason]}{f' ({detail})' if detail else ''} [{reason}]")
-        self.reason = reason
-
-
 # ---------------------------------------------------------------- reading and writing
 
 
@@ -130,7 +107,7 @@ def _read(
         call = decode_call(data["call"])
         program = program_json.decode(data["program"])
         training = data["training"]
-        if any(digest_of_rules(name) != rules for name, rules in data["operators"].items()):
+        if any(_digest_of_rules(name) != rules for name, rules in data["operators"].items()):
             return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -170,7 +147,7 @@ def _content() -> Any:
     return import_apart("flambeau.graph_content")
 
 
-def digest_of_rules(operator: str) -> str | None:
+def _digest_of_rules(operator: str) -> str | None:
     digest: str | None = import_apart("flambeau.custom_operators").rules_digest(operator)
     return digest
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from flambeau import stored_graphs
+from flambeau.not_stored import NotStored
 from flambeau.progress import building
 from flambeau.report import Stopwatch
 from flambeau_autograd.backwards import Backward, BackwardTable, backward_name
@@ -60,9 +61,9 @@ def encode_captured(gm: fx.GraphModule, examples: list[Any], key: str, context: 
         again, inputs, _ = messages.decode_message(message)
         same = stored_graphs.key_of_graph(again, inputs, context) == key
     except (TypeError, ValueError, LookupError) as error:
-        raise stored_graphs.NotStored("foreign-call", str(error)) from None
+        raise NotStored("foreign-call", str(error)) from None
     if not same:
-        raise stored_graphs.NotStored("foreign-call", "the graph, read again, is another one")
+        raise NotStored("foreign-call", "the graph, read again, is another one")
     data = {"binding": binding(stored_graphs.CAPTURED, key), "message": message}
     return json.dumps(data, separators=(",", ":")).encode()
 

@@ -9,6 +9,7 @@ from typing import Any
 from flambeau import stored_graphs
 from flambeau.backends import inductor
 from flambeau.graph_messages import decode_message, state_of_message
+from flambeau.not_stored import NotStored
 
 
 def compile_message(data: dict[str, Any]) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def compile_message(data: dict[str, Any]) -> dict[str, Any]:
         gm, examples, context = decode_message(data)
         try:
             key = stored_graphs.key_of_graph(gm, examples, context)
-        except stored_graphs.NotStored as error:
+        except NotStored as error:
             return {"stored": str(error)}
         if key != data["key"]:
             return {"stored": "the graph, or torch's state, differs in the worker process"}

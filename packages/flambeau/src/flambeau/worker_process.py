@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau import stored_graphs
 from flambeau.environment import environment_of_child
 from flambeau.graph_messages import encode_message
+from flambeau.not_stored import NotStored
 from flambeau.worker_frames import read_frame, write_frame
 from flambeau_capture import background
 
@@ -150,7 +151,7 @@ def _refused(gm: fx.GraphModule, examples: list[Any], context: Context, job: bac
         if stored_graphs.is_stored(key, context):
             return ""
         message = encode_message(gm, examples, context, key)
-    except (stored_graphs.NotStored, TypeError) as error:
+    except (NotStored, TypeError) as error:
         return str(error)
     try:
         with job.interrupted_by(_WORKER.interrupt):

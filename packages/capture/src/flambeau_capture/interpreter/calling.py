@@ -288,11 +288,9 @@ def _call_constant(
     machine.functions.follow(function)
     result = call_marked_function(function, args, kwargs)
     if not is_constant(result):
-        raise GraphBreak(
-            "unknown-c-function",
-            f"{function.__qualname__} is marked as constant, but returned a "
-            f"{type(result).__name__}",
-        )
+        returned = f"but returned a {type(result).__name__}"
+        detail = f"{function.__qualname__} is marked as constant, {returned}"
+        raise GraphBreak("unknown-c-function", detail)
     machine.constants.append(AssumedConstant(function, tuple(args), dict(kwargs), result))
     return result
 

@@ -1,0 +1,26 @@
+"""Why the compiled form of a graph is not stored, as data."""
+
+from __future__ import annotations
+
+NOT_STORED = {
+    "not-asked": "the option graph_cache is off, caches are, or stages are dumped or checked",
+    "measured": "its kernels are chosen by measurement",
+    "frozen": "values of its inputs are frozen into it",
+    "not-on-the-cpu": "an input, or a result, is not on the CPU",
+    "symbolic": "a size or number is symbolic",
+    "foreign-input": "an input is no plain tensor",
+    "foreign-call": "it calls a function that another process cannot find by its name",
+    "foreign-constant": "a call holds an object that is no plain data",
+    "split": "it was compiled in parts, or runs eagerly",
+    "foreign-result": "a result is no plain data",
+    "no-directory": "the cache directory cannot be used",
+}
+"""Why the compiled form of a graph is not stored, by id."""
+
+
+class NotStored(Exception):
+    """A graph has no key, or cannot be stored: an id of NOT_STORED, and details."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{NOT_STORED[reason]}{f' ({detail})' if detail else ''} [{reason}]")
+        self.reason = reason
