@@ -249,9 +249,7 @@ def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:
     live = {out for out in joint.gradients if isinstance(out, Value)}
     after = []
     for node in reversed(joint.graph.nodes):
-        if joint.is_after(node) and (
-            happens_once(node) or not live.isdisjoint(node.outputs)
-        ):
+        if joint.is_after(node) and (happens_once(node) or not live.isdisjoint(node.outputs)):
             live.update(node.operands())
             after.append(node)
     order: dict[Node, None] = {}

@@ -99,9 +99,7 @@ class _Network:
         self._after = after_tangents
         self._written = written
         self._inside = inside
-        nodes = [
-            node for node in graph.nodes if after_tangents.isdisjoint(node.outputs)
-        ]
+        nodes = [node for node in graph.nodes if after_tangents.isdisjoint(node.outputs)]
         self._values = [value for value in inputs if isinstance(value, Value)]
         self._inputs = set(self._values)
         self._returned = {out for out in results if isinstance(out, Value)}
