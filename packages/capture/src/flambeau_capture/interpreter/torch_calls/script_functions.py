@@ -42,6 +42,13 @@ def call_script_method(
     return _call_module(machine, method, method.name, args, kwargs)
 
 
+SCRIPT_CALLS = {
+    torch.jit.ScriptFunction: call_script_function,
+    torch._C.ScriptMethod: call_script_method,
+}
+"""Which function calls what torch.jit has made, by its type."""
+
+
 def call_script_module(machine: TapeRecorder, module: Any, args: Any, kwargs: Any) -> Any:
     """Run and record a call of a `torch.jit.ScriptModule` without hooks."""
     return _call_module(machine, module, "forward", args, kwargs)
