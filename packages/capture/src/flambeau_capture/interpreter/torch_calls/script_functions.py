@@ -19,7 +19,7 @@ from flambeau_capture.sources import CallOf, Constant
 from flambeau_prims.error_texts import SCRIPT_REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from flambeau_capture.interpreter.torch_calls.tape import TapeRecorder
 
@@ -42,7 +42,7 @@ def call_script_method(
     return _call_module(machine, method, method.name, args, kwargs)
 
 
-SCRIPT_CALLS = {
+SCRIPT_CALLS: dict[type, Callable[[Any, Any, Any, Any, bool], Any]] = {
     torch.jit.ScriptFunction: call_script_function,
     torch._C.ScriptMethod: call_script_method,
 }
