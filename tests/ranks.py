@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 from typing import TYPE_CHECKING, Any
@@ -42,14 +43,13 @@ def _run_rank(
     check(rank, *arguments)
 
 
-_LEFT: list[Any] = []
-
-
 def leave_groups() -> None:
     """Destroy the process groups, as the last thing that a rank does with them.
 
-    The groups live on until the process ends: the destructor of one of gloo's waits, with the
-    interpreter's lock, for threads that may need that lock to drop what a backward has handed them.
+    Their objects are never freed: the destructor of one of gloo's waits, with the interpreter's
+    lock, for threads that may need that lock to drop what a backward has handed them. When the
+    interpreter exits, such a thread ends the process (SIGABRT) instead.
     """
-    _LEFT.extend(torch.distributed.distributed_c10d._world.pg_map)
+    for group in torch.distributed.distributed_c10d._world.pg_map:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
     torch.distributed.destroy_process_group()

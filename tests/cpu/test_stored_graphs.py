@@ -5,6 +5,7 @@ form makes another key.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import subprocess
@@ -374,3 +375,35 @@ print([graph.stored for graph in report_of(compiled).graphs], sorted(heavy & set
     assert printed[0].startswith("['written']")
     assert "flambeau_inductor.compile" in printed[0]
     assert printed[1] == "['read'] []"
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_captured_graph_that_is_read_back_as_another_is_not_stored(
+    layers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = importlib.import_module("flambeau.graph_messages")
+    encode = messages.encode_message
+    altered = []
+
+    def encode_another(*arguments: Any) -> Any:
+        message = encode(*arguments)
+        for node in message["graph"]["graph"][0]:
+            if altered and node.get("target") == "torch.sin":
+                node["target"] = altered[0]
+        return message
+
+    monkeypatch.setattr(messages, "encode_message", encode_another)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(layers):
+            x = torch.sin(x) * 2
+        return x
+
+    stored = []
+    for target in ("", "torch.cos"):
+        altered[:] = [target] if target else []
+        compiled = flambeau.compile(program, options={"cache_dir": tmp_path / f"cache{target}"})
+        compiled(torch.randn(3, requires_grad=True)).sum().backward()
+        stored.append(report_of(compiled).graphs[0].stored)
+    assert stored[0] == "written"
+    assert "the graph, read again, is another one" in stored[1]

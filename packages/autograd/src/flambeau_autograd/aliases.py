@@ -29,7 +29,7 @@ aten = torch.ops.aten
 class Alias:
     """A traced tensor: a root that owns memory, or output `index` of view `step` of `parent`."""
 
-    __slots__ = ("index", "parent", "root", "spec", "step", "value")
+    __slots__ = ("_root", "index", "parent", "spec", "step", "value")
 
     def __init__(
         self, value: Value, parent: Alias | None = None, step: Node | None = None, index: int = 0
@@ -39,7 +39,13 @@ class Alias:
         self.parent = parent
         self.step = step
         self.index = index
-        self.root: Alias = self if parent is None else parent.root
+        # A root does not refer to itself: it would hold the whole trace as a cycle.
+        self._root: Alias | None = None if parent is None else parent.root
+
+    @property
+    def root(self) -> Alias:
+        """The tensor that owns the memory."""
+        return self if self._root is None else self._root
 
     def chain(self) -> list[Alias]:
         """The views from the root (left out) to this tensor (included)."""

@@ -41,7 +41,8 @@ def merge_common_subexpressions(graph: Graph) -> Graph:
 
 def _key(node: Node) -> tuple[Any, ...]:
     # The Specs belong to the key because a primitive's result may be laid out in any dense strides.
-    key: list[Any] = [node.op]
+    # Operators by their identity: torch computes their hashes in Python.
+    key: list[Any] = [id(node.op)]
     for out in node.outputs:
         key.append(None if out is None else out.spec)
     _flatten(node.args, key)

@@ -23,7 +23,7 @@ def drop_dead_calls(graph: Graph) -> Graph:
     live = set(graph.live_at_exit())
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if happens_once(node) or any(out in live for out in node.outputs):
+        if not live.isdisjoint(node.outputs) or happens_once(node):
             live.update(node.operands())
             kept.append(node)
     graph.nodes = kept[::-1]

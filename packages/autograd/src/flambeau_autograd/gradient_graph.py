@@ -296,7 +296,7 @@ def _overwritten(joint: Graph, results: int) -> list[Value]:
     """The inputs that the program writes to and gradients depend on."""
     found: set[Any] = {out for out in joint.outputs[results:] if isinstance(out, Value)}
     for node in reversed(joint.nodes):
-        if any(out in found for out in node.outputs):
+        if not found.isdisjoint(node.outputs):
             found.update(node.operands())
     return [target for target, _ in joint.writes if target in found]
 

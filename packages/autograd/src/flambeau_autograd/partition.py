@@ -66,7 +66,7 @@ class _Joint:
 
     def is_after(self, node: Node) -> bool:
         """Whether a call is the backward's alone: it reads a tangent, or happens once, there."""
-        return any(out in self.after_tangents for out in node.outputs) or (
+        return not self.after_tangents.isdisjoint(node.outputs) or (
             node.in_backward and happens_once(node)
         )
 
@@ -124,7 +124,7 @@ def _backward_values(graph: Graph, tangents: Iterable[Value]) -> set[Value]:
     result = set(tangents)
     for node in graph.nodes:
         draws = node.in_backward and happens_once(node)
-        if draws or any(value in result for value in node.operands()):
+        if draws or not result.isdisjoint(node.operands()):
             result.update(out for out in node.outputs if out is not None)
     return result
 
@@ -136,7 +136,7 @@ def _forward_nodes(joint: _Joint) -> list[Node]:
     kept = []
     for node in reversed(joint.graph.nodes):
         once = happens_once(node) and not joint.is_after(node)
-        if once or any(out in live for out in node.outputs):
+        if once or not live.isdisjoint(node.outputs):
             live.update(node.operands())
             kept.append(node)
     return kept[::-1]
@@ -249,9 +249,7 @@ def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:
     live = {out for out in joint.gradients if isinstance(out, Value)}
     after = []
     for node in reversed(joint.graph.nodes):
-        if joint.is_after(node) and (
-            happens_once(node) or any(out in live for out in node.outputs)
-        ):
+        if joint.is_after(node) and (happens_once(node) or not live.isdisjoint(node.outputs)):
             live.update(node.operands())
             after.append(node)
     order: dict[Node, None] = {}

@@ -44,7 +44,7 @@ from flambeau_prims.collector import collector_paused
 from flambeau_prims.convolution_bias import unfuse_convolution_biases
 from flambeau_prims.decompose import decompose
 from flambeau_prims.gpu_draws import reserve_random
-from flambeau_prims.graph import Value
+from flambeau_prims.graph import Value, discard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,6 +175,7 @@ def _compile(
                 compile_frozen(joint, frozen, compiler, packs=packs, folds=not options.strict), call
             )
         gm.meta["call"] = call
+        discard(traced.tape.nodes, joint)
         return wrap_inference(compiler(joint, "inference"), call)
     reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
@@ -204,6 +205,7 @@ def _compile(
     training = _training_of(part, joint, traced, gradients, watched, example_inputs)
     training.name = gm.meta.get("name", "")
     gm.meta.update(call=call, training=training, backwards=backwards)
+    discard((*traced.tape.nodes, *joint.nodes), part.forward, part.backward)
     lazily = options.compile_backward_lazily
     return wrap_training(forward, backwards, call, training, lazily=lazily)
 
@@ -401,7 +403,10 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
         passes.append(("pad_products", pad_products))
     sound = SoundCalls()
     for name, step in passes:
+        calls = list(graph.nodes)
         graph = step(graph)
+        if len(graph.nodes) != len(calls):
+            discard(calls, graph)
         if options.check:
             check_graph(graph, name, sound)
     # Last, since merging and folding are what makes outputs share memory.

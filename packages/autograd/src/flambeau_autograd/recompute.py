@@ -99,9 +99,7 @@ class _Network:
         self._after = after_tangents
         self._written = written
         self._inside = inside
-        nodes = [
-            node for node in graph.nodes if not any(out in after_tangents for out in node.outputs)
-        ]
+        nodes = [node for node in graph.nodes if after_tangents.isdisjoint(node.outputs)]
         self._values = [value for value in inputs if isinstance(value, Value)]
         self._inputs = set(self._values)
         self._returned = {out for out in results if isinstance(out, Value)}
@@ -156,7 +154,7 @@ class _Network:
             # What a region gives to others is kept as eager keeps it, or regions would be computed
             # again one from another.
             slices = self._slices_read(node, out)
-            drawn = node.op is prims.random_words or any(x in self._drawn for x in node.operands())
+            drawn = node.op is prims.random_words or not self._drawn.isdisjoint(node.operands())
             stands = drawn and _is_number(out) and self._has_readers(out)
             if node.region or stands or self._banned(node, out, depth) or _is_window(slices):
                 self._flow.edge(0, begin, INFINITE)
@@ -211,7 +209,7 @@ class _Network:
         return self._heavy_before[max(places)] > self._heavy_before[min(places)]
 
     def _in_backward(self, node: Node) -> bool:
-        return any(out in self._after for out in node.outputs)
+        return not self._after.isdisjoint(node.outputs)
 
     def _reads_memory(self, node: Node) -> bool:
         kind = work(node.op)

@@ -35,7 +35,7 @@ class Substitution:
 
     def apply(self, node: Node) -> None:
         """Let `node` read the replacements, in place."""
-        if any(value in self._replaced for value in node.operands()):
+        if not self._replaced.keys().isdisjoint(node.operands()):
             node.args = map_values(node.args, self._resolve)
             node.kwargs = map_values(node.kwargs, self._resolve)
         if self._moved and work(node.op) is Work.VIEW and next(node.operands()) in self._moved:

@@ -322,6 +322,18 @@ class CompiledState:
         """The entry for a call; with `backend`, one for this call only; of this capture, if there
         is one already. With a place in the queue, None: the entry is compiled in the background.
         """
+        # One pause for all stages: after each of several, a collection visits what the stages
+        # before have made.
+        with collector_paused():
+            return self._compile_paused(call, backend, captured, place)
+
+    def _compile_paused(
+        self,
+        call: Call,
+        backend: Backend | None,
+        captured: Capture | None,
+        place: background.Place | None,
+    ) -> Any:
         started = time.perf_counter()
         if backend is None and captured is None and not call.violated:
             entry = self._stored(call.scope)
@@ -489,8 +501,7 @@ class CompiledState:
         started = time.perf_counter()
         state = current_state()
         if captured is None:
-            with collector_paused():
-                captured = self._capture(scope)
+            captured = self._capture(scope)
         seconds = time.perf_counter() - started
         broken = captured if isinstance(captured, Break) else self._violation(captured)
         if broken is not None or isinstance(captured, Break):
@@ -528,8 +539,7 @@ class CompiledState:
         """Keep what the backend of this callable has compiled for other processes, if asked to."""
         refused = self.options.fullgraph and made.broken is not None
         if made.entry is not None and made.parts is not None and not refused and self._store():
-            with collector_paused():
-                made.entry.info.stored = _storing().store_entry(self.entry_store, made.parts)
+            made.entry.info.stored = _storing().store_entry(self.entry_store, made.parts)
 
     def _store(self) -> EntryStore | None:
         """The store, if this callable's entries are of a kind that may be kept."""
@@ -540,7 +550,7 @@ class CompiledState:
         store = self._store()
         if store is None:
             return None
-        with capturing(), self.watch(), collector_paused():
+        with capturing(), self.watch():
             return _storing().find_entry(store, scope, current_state(), self.note, _Context(self))
 
     def _made_continuations(self) -> Continuations:

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from torch import fx
 
 
-def graph_as_json(gm: fx.GraphModule, examples: list[Any]) -> list[Any]:
-    """A graph with its meta data and its inputs."""
-    meta = sorted((name, as_json(value)) for name, value in gm.meta.items() if name != "size_env")
-    return [meta, inputs_as_json(examples), nodes_as_json(gm)]
+def meta_as_json(gm: fx.GraphModule) -> list[Any]:
+    """A graph's meta data."""
+    return sorted((name, as_json(value)) for name, value in gm.meta.items() if name != "size_env")
 
 
 def inputs_as_json(examples: list[Any]) -> list[Any]:
@@ -59,6 +58,7 @@ def inputs_as_json(examples: list[Any]) -> list[Any]:
 
 
 def nodes_as_json(gm: fx.GraphModule) -> list[Any]:
+    """Each node, in the graph's order."""
     return [
         [
             node.op,

@@ -215,7 +215,12 @@ def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
         "training": None if training is None else _training().encode_training(training),
         "operators": _content().operators_of_the_program(gm),
     }
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+    return compact_json(data)
+
+
+def compact_json(data: Any) -> bytes:
+    """Plain data, which this process has made, as compact JSON."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False, check_circular=False).encode()
 
 
 def read_text(kind: str, key: str, context: Context) -> bytes | None:
@@ -240,10 +245,35 @@ def store_text(kind: str, key: str, content: bytes, context: Context) -> None:
 # ---------------------------------------------------------------- Programs of functional graphs
 
 
-def read_program(report: GraphReport, graph: Graph, kind: str, context: Context) -> Program | None:
-    """The stored Program of a functional graph that was made of a captured one, or None."""
-    data = _read_program(_key_of_program(report.key, graph, kind, context), context)
-    return data[0] if data is not None and data[2] == _digest(graph) else None
+class _FunctionalGraph:
+    """A functional graph that is made of a captured one, as its stored Program is found by."""
+
+    def __init__(self, report: GraphReport, graph: Graph, kind: str, context: Context) -> None:
+        self._graph = graph
+        self.key = "" if kind == "inference" else self._key(report.key, kind, context)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The hash of its text."""
+        return key_of(str(self._graph))
+
+    def _key(self, key: str, kind: str, context: Context) -> str:
+        """The captured graph's key decides its backwards. Others, of second derivatives and pieces
+        of backwards, differ by their text.
+        """
+        name = self._graph.stored_as
+        if key and name.startswith("backward"):
+            return _key_of_backward(key, name, context)
+        return key and key_of(key, kind, self.digest, *_torch_state())
+
+    def sizes(self) -> list[str]:
+        """The symbols that it takes as ints."""
+        return [str(value) for value in self._graph.inputs if isinstance(value, Expr)]
+
+
+def _program_of(graph: _FunctionalGraph, context: Context) -> Program | None:
+    data = _read_program(graph.key, context)
+    return data[0] if data is not None and data[2] == graph.digest else None
 
 
 def read_backward(key: str, name: str, context: Context) -> tuple[Program, list[str]] | None:
@@ -273,49 +303,29 @@ def stored_or_compiled(
     """The Program of a functional graph: the stored one, or one that this process compiles while
     others that need it wait.
     """
-    program = read_program(report, graph, kind, context)
+    stores = _FunctionalGraph(report, graph, kind, context)
+    program = _program_of(stores, context)
     if program is not None:
         return program
-    with _compiling_once(
-        PROGRAM, _key_of_program(report.key, graph, kind, context), context
-    ) as stored:
-        program = read_program(report, graph, kind, context) if stored else None
+    with _compiling_once(PROGRAM, stores.key, context) as stored:
+        program = _program_of(stores, context) if stored else None
         if program is None:
             program = compile_program()
-            write_program(report, graph, kind, program, context)
+            _write_program(stores, program, context)
         return program
 
 
-def write_program(
-    report: GraphReport, graph: Graph, kind: str, program: Program, context: Context
-) -> None:
+def _write_program(graph: _FunctionalGraph, program: Program, context: Context) -> None:
     """Store the Program of a functional graph, if the captured graph has a key."""
-    key = _key_of_program(report.key, graph, kind, context)
-    if key:
+    if graph.key:
         data = {
-            "binding": binding(PROGRAM, key),
+            "binding": binding(PROGRAM, graph.key),
             "program": program_json.encode(program),
-            "sizes": [str(value) for value in graph.inputs if isinstance(value, Expr)],
-            "graph": _digest(graph),
+            "sizes": graph.sizes(),
+            "graph": graph.digest,
         }
-        content = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
         with contextlib.suppress(CacheError):  # the kernels say so
-            store_text(PROGRAM, key, content, context)
-
-
-def _digest(graph: Graph) -> str:
-    return key_of(str(graph))
-
-
-def _key_of_program(key: str, graph: Graph, kind: str, context: Context) -> str:
-    """The captured graph's key decides its backwards. Others, of second derivatives and pieces of
-    backwards, differ by their text.
-    """
-    if not key or kind == "inference":
-        return ""
-    if graph.stored_as.startswith("backward"):
-        return _key_of_backward(key, graph.stored_as, context)
-    return key_of(key, kind, str(graph), *_torch_state())
+            store_text(PROGRAM, graph.key, compact_json(data), context)
 
 
 def _key_of_backward(key: str, name: str, context: Context) -> str:
@@ -338,18 +348,26 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
     compiled, for those that ask again.
     """
     _check_asked(context)
-    if "key" in gm.meta:
-        return str(gm.meta["key"])
+    if "key" not in gm.meta:
+        description = describe(gm, examples, context)
+        gm.meta.update(key=key_of(*description), description=description)
+    return str(gm.meta["key"])
+
+
+def describe(gm: fx.GraphModule, examples: list[Any], context: Context) -> list[str]:
+    """What a captured graph is, as JSON: all around its nodes, then each node."""
     if gm.meta.get("size_env") is not None:
         raise NotStored("symbolic")
-    described = [
+    content = _content()
+    around = [
         FORMAT,
         context.report.name,
         *surroundings(context),
-        *_content().graph_as_json(gm, examples),
+        content.meta_as_json(gm),
+        content.inputs_as_json(examples),
     ]
-    gm.meta["key"] = key = key_of(json.dumps(described, allow_nan=False))
-    return key
+    write = json.JSONEncoder(allow_nan=False, check_circular=False).encode
+    return [write(part) for part in (around, *content.nodes_as_json(gm))]
 
 
 def key_for_entry(reason: str, examples: list[Any], context: Context) -> str:
@@ -367,7 +385,7 @@ def key_for_entry(reason: str, examples: list[Any], context: Context) -> str:
         ]
     except NotStored:
         return ""
-    return key_of(json.dumps(described, allow_nan=False))
+    return key_of(json.dumps(described, allow_nan=False, check_circular=False))
 
 
 def _check_asked(context: Context) -> None:

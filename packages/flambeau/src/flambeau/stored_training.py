@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import json
+import re
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -57,15 +58,54 @@ def encode_captured(gm: fx.GraphModule, examples: list[Any], key: str, context: 
     """The captured graph as data; NotStored where it cannot be written, or not be read again."""
     messages = import_apart("flambeau.graph_messages")
     try:
-        message = json.loads(json.dumps(messages.encode_message(gm, examples, context, key)))
-        again, inputs, _ = messages.decode_message(message)
-        same = stored_graphs.key_of_graph(again, inputs, context) == key
+        message = messages.encode_message(gm, examples, context, key)
+        same = _is_read_back(gm, message, context)
     except (TypeError, ValueError, LookupError) as error:
         raise NotStored("foreign-call", str(error)) from None
     if not same:
         raise NotStored("foreign-call", "the graph, read again, is another one")
     data = {"binding": binding(stored_graphs.CAPTURED, key), "message": message}
-    return json.dumps(data, separators=(",", ":")).encode()
+    return stored_graphs.compact_json(data)
+
+
+_NAMES = re.compile(
+    r'{"node": "[^"]*"}|(?<=^\["call_function", )"[^"]*"|(?<=^\["call_method", )"[^"]*"'
+)
+"""The names of nodes in what `describe` says of a call."""
+
+
+def _is_read_back(gm: fx.GraphModule, message: dict[str, Any], context: Context) -> bool:
+    """Whether a reader of the message gets this graph. Of nodes that are equal but for names, as in
+    equal layers, one is read.
+    """
+    around, *described = gm.meta["description"]
+    *items, _ = zip(gm.graph.nodes, (*message["graph"]["graph"][0], None), strict=True)
+    distinct: dict[str, fx.Node] = {}
+    for (node, _), text in zip(items, described, strict=False):
+        distinct.setdefault(_NAMES.sub("", text), node)
+    checked = set(distinct.values())
+    read = {each for node in (*checked, gm.graph.output_node()) for each in node.all_input_nodes}
+    nodes = [
+        item if node in checked else {"op": "placeholder", "name": node.name, "spec": item["spec"]}
+        for node, item in items
+        if node in checked or node in read
+    ]
+    part = {**message, "graph": {"graph": [nodes, message["graph"]["graph"][1]]}}
+    messages = import_apart("flambeau.graph_messages")
+    again, inputs, _ = messages.decode_message(json.loads(json.dumps(part)))
+    around_again, *described_again = stored_graphs.describe(again, inputs, context)
+    names = {node.name for node in checked} | {gm.graph.output_node().name}
+    found = {
+        node.name: text
+        for node, text in zip(again.graph.nodes, described_again, strict=True)
+        if node.name in names
+    }
+    expected = {
+        node.name: text
+        for node, text in zip(gm.graph.nodes, described, strict=True)
+        if node.name in names
+    }
+    return around_again == around and found == expected
 
 
 def read_training(

@@ -189,6 +189,17 @@ class Graph:
         return format_graph(self)
 
 
+def discard(nodes: Iterable[Node], *kept: Graph) -> None:
+    """Free calls that nobody uses any more, but for those that `kept` graphs hold. A call and its
+    results refer to one another: else only the cyclic collector frees them, which visits all that
+    was made while compiling.
+    """
+    held = {id(node) for graph in kept for node in graph.nodes}
+    for node in nodes:
+        if id(node) not in held:
+            node.outputs = ()
+
+
 def values_in(arg: Argument) -> Iterator[Value]:
     """The Values inside a (nested) argument, in order."""
     result: list[Value] = []

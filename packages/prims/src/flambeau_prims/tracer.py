@@ -41,7 +41,7 @@ from flambeau_prims.graph import Node, Value
 from flambeau_prims.out_arguments import to_resize
 from flambeau_prims.rules.registry import infer, infer_keyed, rule_for
 from flambeau_prims.sizes import ExprEnv, as_int
-from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
+from flambeau_prims.sizes_node import from_symbolic, from_symint, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.storage_bounds import require_inside
 from flambeau_prims.unbacked import UNBACKED_RULES, new_number
@@ -610,7 +610,7 @@ def _fold(func: Any, facts: OperatorFacts, args: Any, kwargs: Any) -> torch.Tens
 def _sizes(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """C++ that asks for concrete geometry gets it, and the sizes are specialised."""
     tensor = args[0]
-    spec = tensor.spec if isinstance(tensor, FakeTensor) else spec_of(tensor)
+    spec = tensor.spec if isinstance(tensor, FakeTensor) else _spec_of_wrapper(tensor)
     if func is aten.size.default:
         return [as_int(size) for size in spec.shape]
     if func is aten.stride.default:
@@ -622,6 +622,17 @@ def _sizes(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if func in (aten.storage_offset.default, aten.sym_storage_offset.default):
         return to_symint(spec.offset)
     return to_symint(spec.numel)
+
+
+def _spec_of_wrapper(tensor: torch.Tensor) -> Spec:
+    """The Spec of what torch's C++ has wrapped around a fake tensor (torch.func's levels)."""
+    return Spec.of(
+        tuple(map(from_symint, tensor.shape)),
+        stride=tuple(map(from_symint, tensor.stride())),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        offset=from_symint(tensor.storage_offset()),
+    )
 
 
 def _step(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> None:

@@ -49,7 +49,7 @@ from flambeau_capture.interpreter.substitutes import (
 from flambeau_capture.interpreter.substitutes.modules import call_cached, call_module
 from flambeau_capture.interpreter.substitutes.triton_kernels import call_of_operator, call_of_triton
 from flambeau_capture.interpreter.torch_calls import torch_functions
-from flambeau_capture.interpreter.torch_calls.script_functions import call_script_function
+from flambeau_capture.interpreter.torch_calls.script_functions import SCRIPT_CALLS
 from flambeau_capture.interpreter.torch_calls.wrappers import MethodOfTorch, is_of_wrapper_class
 from flambeau_capture.interpreter.values.classes import (
     LRU_CACHE,
@@ -750,7 +750,7 @@ _CALLS: dict[type, Callable[[Machine, Any, Args, Kwargs, bool], Any]] = {
     types.ClassMethodDescriptorType: _call_slot,
     torch._ops.OpOverload: _record,
     torch._ops.OpOverloadPacket: _record,
-    torch.jit.ScriptFunction: call_script_function,
+    **SCRIPT_CALLS,
     functools.partial: _call_partial,
     types.GenericAlias: _call_alias,
     LRU_CACHE: lambda machine, cached, args, kwargs, _: call_cached(machine, cached, args, kwargs),

@@ -17,6 +17,7 @@ import torch
 import torch.nn.modules.module as module_file
 from torch.autograd.graph import register_multi_grad_hook
 from torch.fx.graph_module import _WrappedCall
+from torch.jit._script import _CachedForward
 from torch.optim.optimizer import Optimizer, _get_value, _use_grad_for_differentiable
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
@@ -26,6 +27,7 @@ from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import load_item
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_for_code
 from flambeau_capture.interpreter.torch_calls.hooks import make_node, note
+from flambeau_capture.interpreter.torch_calls.script_functions import call_script_module
 from flambeau_capture.interpreter.values.classes import lookup
 from flambeau_capture.interpreter.values.lazy_values import realize_arguments
 from flambeau_capture.interpreter.values.program_functions import function_source
@@ -61,6 +63,8 @@ def call_module(
         if machine.objects.lazy_arguments:
             args, kwargs = realize_arguments(machine, torch.nn.Module._call_impl, args, kwargs)
         return machine.interpret(torch.nn.Module._call_impl, args, kwargs)
+    if isinstance(lookup(machine, type(module), "forward"), _CachedForward):
+        return call_script_module(machine, module, args[1:], kwargs)
     forward = load_attr(machine, module, "forward")
     if machine.objects.lazy_arguments:
         given, kwargs = realize_arguments(machine, forward, args[1:], kwargs)
