@@ -52,6 +52,7 @@ def test_every_name_of_torchs_is_here_or_accounted_for() -> None:
         "nonstrict_trace": "allow_in_graph",
         "cudagraph_mark_warmup_incomplete": "nothing is warmed up",
         "precompile": "flambeau_capture.export",
+        "PrecompileError": "flambeau_capture.export raises CaptureError",
         "mark_dynamic": "flambeau.mark_dynamic",
     }
     ours = set(compiler.__all__)

@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,7 +194,7 @@ def _raised(function: Callable[..., Any], *args: Any) -> list[Any]:
     with pytest.raises(Exception) as raised:
         function(*args)
     for item in traceback.walk_tb(raised.value.__traceback__):
-        assert isinstance(item[0].f_locals, dict)  # debuggers read them
+        assert isinstance(item[0].f_locals, Mapping)  # debuggers read them
     found = _places(raised.value)
     return [item for item in found if len(item) == 2 or item[1] != "_raised"]
 

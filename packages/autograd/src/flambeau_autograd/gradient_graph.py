@@ -155,17 +155,23 @@ class Gradients:
         own = [x.view_as(x) if isinstance(x, torch.Tensor) else x for x in given]
         with self._modes.restored(), torch.enable_grad():
             outputs = self._gm.forward(*own)
-            leaves = [
-                own[at] if at < self._count else self._constants[at - self._count]
-                for at in self._differentiable
-            ]
-            return torch.autograd.grad(
+            for step in self._gm.meta.get("steps", ()):
+                tangents = own[step.first : step.first + len(step.outputs)]
+                leaves = self._leaves(own, step.first)
+                outputs = _grad([outputs[at] for at in step.outputs], leaves, tangents)
+            return _grad(
                 [outputs[self._places[at]] for at in results],
-                leaves,
+                self._leaves(own, self._count),
                 arguments[self._count :],
-                create_graph=True,
-                allow_unused=True,
             )
+
+    def _leaves(self, own: Sequence[Any], count: int) -> list[Any]:
+        """What is differentiated of the first `count` arguments, and of the constants."""
+        return [
+            own[at] if at < self._count else self._constants[at - self._count]
+            for at in self._differentiable
+            if at < count or at >= self._count
+        ]
 
     def _absent(self, at: int, sizes: Mapping[str, int]) -> torch.Tensor:
         """Zeros in the place of an input whose elements no gradient depends on."""
@@ -194,16 +200,24 @@ class Gradients:
 
     def _made(self, results: tuple[int, ...], arguments: list[Any]) -> Compiled | None:
         outputs = tuple(self._outputs[at] for at in results)
-        gm = _with_gradients(self._gm, Step(outputs, self._count), self._written)
+        whole = self._places.keys() >= set(results)
+        step = Step(outputs, self._count, whole)
+        gm = _with_gradients(self._gm, step, self._written)
         try:
             with self._modes.restored():
                 return self._compile(gm, arguments)
         except Unsupported as unsupported:
-            if self._places.keys() >= set(results):
+            if all(each.whole for each in gm.meta["steps"]):
                 self.eager.append(f"{unsupported.text} [{unsupported.reason}]")
             else:
                 self.kept.refused = unsupported.text
             return None
+
+
+def _grad(
+    outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[Any]
+) -> tuple[torch.Tensor | None, ...]:
+    return torch.autograd.grad(outputs, leaves, tangents, create_graph=True, allow_unused=True)
 
 
 def _kept_inputs(

@@ -104,11 +104,12 @@ class Trace:
 @dataclass(frozen=True)
 class Step:
     """A differentiation: of the outputs `outputs`, or of what these are views of, with the
-    arguments from position `first` on as their tangents.
+    arguments from position `first` on as their tangents. `whole`: no output is a view.
     """
 
     outputs: tuple[int, ...]
     first: int
+    whole: bool = True
 
 
 @dataclass(eq=False)
