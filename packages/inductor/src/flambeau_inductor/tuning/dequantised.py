@@ -1,11 +1,12 @@
 """Multiply quantised weights as they are dequantised, where nobody measures and rows are few.
 
 nest dequantise: q, s -> buf0; extern aten.mm.out(x, buf0) -> buf1; nest relu: buf1 -> buf2
-->  one kernel that reads q and s, for up to 64 rows of x
+->  one kernel that reads q and s, for up to 64 rows of x on a GPU, up to 7 on a CPU
 
-The library's product would read what a kernel has to write first: two to four times the bytes of q,
-twice. With few rows, reading the weights takes all the time that a product takes. With more rows,
-or if their number is known only when the program runs, each block of rows would dequantise again.
+The library's product would read what a kernel has to write first: two to eight times the bytes of
+q, twice. With few rows, reading the weights takes all the time that a product takes. With more
+rows, or if their number is known only when the program runs, each block of rows would dequantise
+again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from flambeau_inductor.lowering.contraction import contraction_nest, product_of_
 from flambeau_inductor.nodes import ExternCall
 from flambeau_inductor.scheduler.groups import group_of
 from flambeau_inductor.tuning.gemm import TritonWays
+from flambeau_inductor.tuning.gemm_cpp import CppWays
 from flambeau_inductor.tuning.order import GroupOrder
+from flambeau_inductor.tuning.product_ways import ProductWays, kernel_of
 from flambeau_inductor.tuning.tune import changed
 from flambeau_inductor.tuning.ways import Way
-from flambeau_runtime.tuning.contest import DeviceFacts
+from flambeau_runtime.tuning.contest import CpuFacts, DeviceFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,9 +40,10 @@ if TYPE_CHECKING:
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
     from flambeau_inductor.scheduler.groups import Group
-    from flambeau_runtime.tuning.contest import CpuFacts
 
 MOST_ROWS = 64
+MOST_ROWS_OF_CPU = 7
+"""Products of more rows by large matrices are oneDNN's (`multiply_by_onednn`)."""
 
 FEWEST_WEIGHTS = 1 << 18
 """Smaller factors stay in the caches, and are no work."""
@@ -50,6 +54,7 @@ rows of 4096, by 10 to 20 %; a row of sums is as fast where weights do not share
 """
 
 HALVES = (torch.float16, torch.bfloat16)
+FLOATS_OF_CPU = (*HALVES, torch.float32)
 LEAST_CAPABILITY = 80
 
 
@@ -65,12 +70,18 @@ def multiply_quantised(
     for number, product in quantised_products(schedule):
         group = schedule.groups[number]
         known = facts(group.device)
-        if not isinstance(known, DeviceFacts) or known.capability < LEAST_CAPABILITY:
-            continue
         call = group.nodes[0]
         assert isinstance(call, ExternCall)
         nest = group_of(contraction_nest(call, schedule.lowered))
-        part = _Ways(schedule, order, options, number, nest, product, known).part()
+        ways: ProductWays
+        match known:
+            case DeviceFacts() if known.capability >= LEAST_CAPABILITY:
+                ways = _Ways(schedule, order, options, number, nest, product, known)
+            case CpuFacts() if contraction_of(kernel_of(nest, set(), schedule, options)):
+                ways = _CpuWays(schedule, order, options, number, nest, product, known)
+            case _:
+                continue
+        part = ways.part()
         if part is not None and len(part.ways) > 1:
             part.chosen = 1
             parts.append(part)
@@ -78,14 +89,14 @@ def multiply_quantised(
 
 
 def quantised_products(schedule: Schedule) -> Iterator[tuple[int, Product]]:
-    """The numbers of the products on GPUs with few rows, whose right factor a nest computes from
-    integers that take less memory.
+    """The numbers of the products with few rows, whose right factor a nest computes from integers
+    that take less memory.
     """
     buffers = schedule.lowered.buffers
     makers = {
         name: group
         for group in schedule.groups
-        if not group.is_extern and group.device.startswith("cuda")
+        if not group.is_extern and (group.device == "cpu" or group.device.startswith("cuda"))
         for name in group.stores
     }
     for number, group in enumerate(schedule.groups):
@@ -93,20 +104,42 @@ def quantised_products(schedule: Schedule) -> Iterator[tuple[int, Product]]:
         if not makers or not isinstance(call, ExternCall):
             continue
         product = product_of_call(call)
-        if product is None or product.stride is not None or product.left.spec.dtype not in HALVES:
+        on_cpu = group.device == "cpu"
+        if product is None or product.stride is not None:
+            continue
+        if product.left.spec.dtype not in (FLOATS_OF_CPU if on_cpu else HALVES):
             continue
         rows, factor = product.left.spec.shape[-2], product.right
         weights = factor.spec.numel
         if not isinstance(rows, int) or not isinstance(weights, int):
             continue
         maker = makers.get(factor.buffer)
-        if rows > MOST_ROWS or weights < FEWEST_WEIGHTS or maker is None:
+        if rows > (MOST_ROWS_OF_CPU if on_cpu else MOST_ROWS) or weights < FEWEST_WEIGHTS or maker is None:
             continue
         integers = [spec for name in maker.loads if (spec := buffers[name].spec)
                     and not spec.dtype.is_floating_point]  # fmt: skip
         size = max((int(s.numel) * s.dtype.itemsize for s in integers), default=0)
         if weights // 4 <= size <= weights:
             yield number, product
+
+
+class _CpuWays(CppWays):
+    """The library's kernel, and dot products of lanes that are dequantised before."""
+
+    @property
+    def computed_factors(self) -> tuple[TensorRef, ...]:
+        """The weights."""
+        return (self.product.right,)
+
+    def usual(self, before: Sequence[int], consumer: int | None, extern: Way) -> list[Way]:
+        """What the schedule has."""
+        return [extern]
+
+    def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
+        """One kernel."""
+        way = self.dot_way(before, (), consumer) if before else None
+        if way is not None:
+            yield way
 
 
 class _Ways(TritonWays):

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.codegen.contraction import contraction_of, extents
-from flambeau_inductor.codegen.cpp.matmul import dot_strides, left_stride, right_stride
+from flambeau_inductor.codegen.cpp.matmul import (
+    computes_lanes,
+    digits_of,
+    dot_strides,
+    left_stride,
+    right_stride,
+)
 from flambeau_inductor.codegen.cpp.matmul_tiling import (
     MOST_DOT_ROWS,
     NUMBERS,
@@ -145,7 +151,11 @@ class CppWays(ProductWays):
                 if len(self.product.right.spec.shape) == 2 and not right:
                     yield from self.unpacked_ways(joined, apart, consumer)
         if right and len(self.product.right.spec.shape) == 2:
-            yield from self.unpacked_ways(before, (), consumer)
+            dots = self.dot_way(tuple(before), (), consumer)
+            if dots is not None:
+                yield dots
+            else:
+                yield from self.unpacked_ways(before, (), consumer)
 
     def only_copy(self, numbers: Sequence[int]) -> bool:
         """Whether groups gather a left factor that tasks copy, and compute nothing."""
@@ -201,15 +211,23 @@ class CppWays(ProductWays):
     def dot_way(
         self, joined: Sequence[int], apart: tuple[Group, ...], consumer: int | None
     ) -> Way | None:
-        """Both factors lie along the inner axis, and few rows read the right one."""
+        """Both factors lie along the inner axis, and few rows read the right one; or what that is
+        computed from does: lanes are computed as they are needed, and no other memory is read.
+        """
         group = self.union(group_of(contraction_nest(self.call, self.lowered)), joined, consumer)
         if group is None or hint_of(self.product.left.spec.shape[-2]) > FEW_ROWS:
             return None
         kernel = self.launch(group, joined, consumer, self.lowered.buffers).kernel
         contraction = contraction_of(kernel)
-        if contraction is None or dot_strides(kernel, contraction) is None:
+        if contraction is None:
             return None
-        tiling = dot_tiling(self.sizes(kernel, contraction), self.dtype, self.facts)
+        grain = 0
+        if computes_lanes(kernel, contraction):
+            digits = digits_of(contraction.right, kernel.inner[0])
+            grain = 1 if digits is None else digits.step
+        elif dot_strides(kernel, contraction) is None:
+            return None
+        tiling = dot_tiling(self.sizes(kernel, contraction), self.dtype, self.facts, grain)
         parts = (*apart, replace(group, tiling=tiling))
         return Way(f"{tiling} unpacked", parts, self.made())
 

@@ -39,7 +39,7 @@ from flambeau_inductor.codegen.triton.operand_tiles import (
     row_statements,
 )
 from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, TritonOps
-from flambeau_inductor.codegen.triton.packed_operand import unpack
+from flambeau_inductor.codegen.packed_operand import unpack
 from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_inductor.indexing.expressions import integer_text
 from flambeau_inductor.ir import Constant, defined_name

@@ -25,7 +25,7 @@ from flambeau_inductor.codegen.triton.matmul_tiling import (
     describe,
     described_stores,
 )
-from flambeau_inductor.codegen.triton.packed_operand import steps_of
+from flambeau_inductor.codegen.packed_operand import steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
