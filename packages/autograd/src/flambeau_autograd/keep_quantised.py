@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-PRODUCTS = frozenset(
-    {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
-)
+PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default})
 
 MOST_ROWS = {"cpu": 7, "cuda": 64}
 """Products of so many rows dequantise as they multiply (the inductor's `tuning/dequantised.py`)."""

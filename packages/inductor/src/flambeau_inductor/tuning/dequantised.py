@@ -114,7 +114,11 @@ def quantised_products(schedule: Schedule) -> Iterator[tuple[int, Product]]:
         if not isinstance(rows, int) or not isinstance(weights, int):
             continue
         maker = makers.get(factor.buffer)
-        if rows > (MOST_ROWS_OF_CPU if on_cpu else MOST_ROWS) or weights < FEWEST_WEIGHTS or maker is None:
+        if (
+            rows > (MOST_ROWS_OF_CPU if on_cpu else MOST_ROWS)
+            or weights < FEWEST_WEIGHTS
+            or maker is None
+        ):
             continue
         integers = [spec for name in maker.loads if (spec := buffers[name].spec)
                     and not spec.dtype.is_floating_point]  # fmt: skip
