@@ -163,3 +163,24 @@ def test_special_scales() -> None:
         (result,) = load(program, run_cpp.OPTIONS)(*product.tensors)
         assert torch.equal(finite(result), finite(expected)), name
         torch.testing.assert_close(result, expected, equal_nan=True, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=str)
+@pytest.mark.parametrize("rows", [1, 6, 21])
+def test_the_operator_with_int8_weights(rows: int, dtype: torch.dtype) -> None:
+    """With tanh in the same kernel; the left factor is a part of wider rows."""
+    x = torch.randn(rows, 700).to(dtype)[:, 60:700]
+    q, scale = torch.randint(-128, 128, (512, 640), dtype=torch.int8), torch.rand(512).to(dtype)
+    scale /= 2000
+    product = Product(x, q, scale)
+    builder = product.builder
+    y = product.call(aten._weight_int8pack_mm.default, *product.graph.inputs)
+    product.graph.outputs = [builder.tanh(builder.cast(y, F32))]
+    exact = (x.double() @ q.double().t() * scale.double()).tanh()
+    names = check_ways(product, exact, PRECISION[dtype])
+    assert names[0].startswith("aten._weight_int8pack_mm") and len(names) == 2
+    options = dataclasses.replace(OPTIONS, max_autotune_gemm=False)
+    known = CpuBench(run_cpp.OPTIONS).facts("cpu")
+    program = compile_graph(product.graph, options, facts=lambda _: known)
+    assert any(isinstance(step, Extern) for step in program.steps) == (rows > 7)
+    assert error(load(program, run_cpp.OPTIONS)(x, q, scale)[0], exact) <= PRECISION[dtype]

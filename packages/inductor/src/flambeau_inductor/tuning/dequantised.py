@@ -101,7 +101,7 @@ def quantised_products(schedule: Schedule) -> Iterator[tuple[int, Product]]:
     }
     for number, group in enumerate(schedule.groups):
         call = group.nodes[0]
-        if not makers or not isinstance(call, ExternCall):
+        if not isinstance(call, ExternCall):
             continue
         product = product_of_call(call)
         on_cpu = group.device == "cpu"
@@ -141,7 +141,8 @@ class _CpuWays(CppWays):
 
     def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
         """One kernel."""
-        way = self.dot_way(before, (), consumer) if before else None
+        stored = self.product.right.spec.dtype is not self.dtype
+        way = self.dot_way(before, (), consumer) if before or stored else None
         if way is not None:
             yield way
 

@@ -132,6 +132,9 @@ class CppWays(ProductWays):
     def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
         """Products packed in several widths; and products that compute the left factor, too."""
         groups = self.schedule.groups
+        if self.product.right.spec.dtype is not self.dtype:
+            yield from filter(None, [self.dot_way(before, (), consumer)])
+            return
         # A computed factor is computed again for each block of lanes: cheap or not, it is measured.
         right = {n for n in before if self.product.right.buffer in groups[n].stores}
         forms = [(), tuple(n for n in before if n not in right)]
@@ -297,7 +300,7 @@ class CppWays(ProductWays):
         `fuse`: with the consumer, if that is one of its post-operations.
         """
         product, groups = self.product, self.schedule.groups
-        if self.call.kwargs or not self.takes_packed():
+        if self.call.kwargs or not self.product.is_plain or not self.takes_packed():
             return None
         left, right = product.factors
         spec = right.spec.replace(shape=right.spec.shape[::-1], stride=right.spec.stride[::-1])
