@@ -94,3 +94,9 @@ def check_ways(product: Product, exact: torch.Tensor, precision: float, least: i
     assert len(names) >= least, names
     assert any("cpp_packed_gemm" in name for name in names), names
     return names
+
+
+def relu_of(product: Product, value: Value) -> Value:
+    builder, spec = product.builder, value.spec
+    zero = builder.full(spec.shape, 0.0, F32, spec.device)
+    return builder.cast(builder.maximum(builder.cast(value, F32), zero), spec.dtype)

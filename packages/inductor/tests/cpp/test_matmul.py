@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 import run_cpp
 import torch
-from product_ways import BF16, F16, F32, OPTIONS, PRECISION, Every, Product, check_ways, error
+from product_ways import (
+    BF16,
+    F16,
+    F32,
+    OPTIONS,
+    PRECISION,
+    Every,
+    Product,
+    check_ways,
+    error,
+    relu_of,
+)
 
 from flambeau_inductor import compile_graph
 from flambeau_prims.graph import Graph, Node, Value
@@ -23,12 +34,6 @@ from flambeau_runtime.tuning.contest import CpuFacts
 from flambeau_runtime.tuning.cpu_bench import CpuBench
 
 aten = torch.ops.aten
-
-
-def relu_of(product: Product, value: Value) -> Value:
-    builder, spec = product.builder, value.spec
-    zero = builder.full(spec.shape, 0.0, F32, spec.device)
-    return builder.cast(builder.maximum(builder.cast(value, F32), zero), spec.dtype)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -76,6 +76,8 @@ FEW_ROWS = 32
 FEWEST_WEIGHTS = 64 * 64
 """For smaller matrices oneDNN's operator costs more time than it saves."""
 
+CPU_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.int8})
+
 SAMPLES = (0, 1, 7, 31, 33, 100, 1000)
 
 
@@ -90,6 +92,11 @@ class CppWays(ProductWays):
         self.facts = facts
         self.is_frozen = product.right.buffer in self.lowered.frozen
         """Whether the right factor is the same in nearly all calls."""
+
+    @staticmethod
+    def multiplies(product: Product) -> bool:
+        """Whether there may be ways to compute a product."""
+        return product.stride is None and product.left.spec.dtype in CPU_DTYPES
 
     def title(self, numbers: Sequence[int]) -> str:
         """As torch names products: those by a transposed weight are linear layers."""
@@ -135,6 +142,9 @@ class CppWays(ProductWays):
         if self.product.right.spec.dtype is not self.dtype:
             yield from filter(None, [self.dot_way(before, (), consumer)])
             return
+        if self.product.bounds is not None:
+            yield from self.grouped_ways(before, consumer)
+            return
         # A computed factor is computed again for each block of lanes: cheap or not, it is measured.
         right = {n for n in before if self.product.right.buffer in groups[n].stores}
         forms = [(), tuple(n for n in before if n not in right)]
@@ -159,6 +169,17 @@ class CppWays(ProductWays):
                 yield dots
             else:
                 yield from self.unpacked_ways(before, (), consumer)
+
+    def grouped_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
+        """One kernel for the products of all groups of rows."""
+        apart = tuple(self.schedule.groups[number] for number in before)
+        if self.is_frozen:
+            yield from self.packed_ways((), apart, consumer)
+            return
+        dots = self.dot_way((), apart, consumer)
+        if dots is not None:
+            yield dots
+        yield from self.unpacked_ways((), apart, consumer)
 
     def only_copy(self, numbers: Sequence[int]) -> bool:
         """Whether groups gather a left factor that tasks copy, and compute nothing."""
@@ -218,11 +239,11 @@ class CppWays(ProductWays):
         computed from does: lanes are computed as they are needed, and no other memory is read.
         """
         group = self.union(group_of(contraction_nest(self.call, self.lowered)), joined, consumer)
-        if group is None or hint_of(self.product.left.spec.shape[-2]) > FEW_ROWS:
+        if group is None:
             return None
         kernel = self.launch(group, joined, consumer, self.lowered.buffers).kernel
         contraction = contraction_of(kernel)
-        if contraction is None:
+        if contraction is None or self.sizes(kernel, contraction).rows > FEW_ROWS:
             return None
         grain = 0
         if computes_lanes(kernel, contraction):
@@ -423,6 +444,8 @@ def reads_panels(launch: ScheduledKernel, contraction: Contraction, factor: Pack
             place = {kernel.inner[0].symbol.name: depth}
             place |= {axis.symbol.name: 0 for axis in contraction.batch}
             place |= unravelled(lane, lanes)
+            if contraction.groups is not None:
+                place[contraction.groups.value] = 0
             row = lane // width * factor.shape[-3] + depth // step
             expected = (row * width + lane % width) * step + depth % step
             if int(evaluate_expr(load.index, place)) != expected:

@@ -31,8 +31,8 @@ from flambeau_inductor.codegen.cpp.plan import static_product, stride_along
 from flambeau_inductor.codegen.cpp.wide_integers import widen_integers
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.codegen.packed_operand import steps_of, unpack
-from flambeau_inductor.indexing.expressions import linear_parts
-from flambeau_inductor.ir import Load
+from flambeau_inductor.indexing.expressions import free_names, linear_parts
+from flambeau_inductor.ir import Load, defined_name, index_of, operands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.codegen.cpp.matmul_tiling import CppMatmulTiling
     from flambeau_inductor.codegen.packed_operand import PackedOperand
     from flambeau_inductor.ir import Axis, Body, LoopKernel, Statement
+    from flambeau_inductor.lowering.row_groups import RowGroups
 
 LONGEST_STEP = 256
 """Points of the inner axis that are computed in one loop where nothing bounds it."""
@@ -170,6 +171,20 @@ def computes_lanes(kernel: LoopKernel, contraction: Contraction) -> bool:
     return bool(lanes) and all(stride_along(index, lanes[-1]) != 1 for index in walks)
 
 
+def without_search(epilogue: Body, group: str) -> Body:
+    """The statements behind a sum, without those that only say which group a row belongs to."""
+    live: set[str] = set()
+    result: list[Statement] = []
+    for statement in reversed(epilogue):
+        name = defined_name(statement)
+        if name is None or (name in live and name != group):
+            result.append(statement)
+            live.update(operands(statement))
+            if (index := index_of(statement)) is not None:
+                live |= free_names(index)
+    return tuple(result[::-1])
+
+
 def reads_along(operand: Operand, axis: Axis) -> int:
     """How many loads of an operand have elements side by side along an axis."""
     loads = (each for each in operand.body if isinstance(each, Load))
@@ -203,6 +218,12 @@ class MatmulWriter(LoopWriter):
         self.copies_right = not (tiling.packed or tiling.dots) and (
             tiling.copies_right or tiling.numbers > 1 or self.right_stride is None
         )
+        groups = contraction.groups
+        self.epilogue = contraction.epilogue
+        if groups is not None:  # a task knows the group of its rows
+            self.epilogue = without_search(contraction.epilogue, groups.value)
+            self.replay.values[groups.value] = groups.value
+            self.replay.dtypes[groups.value] = torch.int64
         self.row_stride = tiling.kblock + PADDING
         """Elements between copied rows and, for dot products, copied lanes."""
 
@@ -230,7 +251,35 @@ class MatmulWriter(LoopWriter):
             ("lane", contraction.lanes, tiling.lane_block),
         ):
             self.line(f"const int64_t {word}_points = {self.product(axes) or '1'};")
+            if word == "row" and contraction.groups is not None:
+                self.group_blocks(contraction.groups)
+                continue
             self.line(f"const int64_t {word}_blocks = ({word}_points + {block - 1}) / {block};")
+
+    def group_blocks(self, groups: RowGroups) -> None:
+        """The number of tasks along rows, of groups that are known when the kernel runs."""
+        params = [param.name for param in self.kernel.params]
+        offset = self.printer.index_text(groups.offset)
+        number = params.index(groups.bounds)
+        self.line(f"const int32_t *const ends = (const int32_t *)buffers[{number}] + {offset};")
+        arguments = f"ends, {groups.count}, row_points, {self.tiling.row_block}"
+        self.line(f"const int64_t row_blocks = blocks_of_groups({arguments});")
+
+    def group_rows(self, groups: RowGroups) -> None:
+        """The rows of a task, all of one group."""
+        count, block, name = groups.count, self.tiling.row_block, groups.value
+        self.line(f"int64_t place = task % row_blocks, {name} = 0;")
+        head = f"for (; {name} < {count - 1}; ++{name})"
+        with self.block(head):
+            arguments = f"ends, {name}, {count}, row_points, {block}"
+            self.line(f"const int64_t blocks = blocks_of_group({arguments});")
+            self.line("if (place < blocks) break;")
+            self.line("place -= blocks;")
+        start, end = (f"end_of_group(ends, {each}, {count}, row_points)"
+                      for each in (f"{name} - 1", name))  # fmt: skip
+        self.line(f"const int64_t first_row = {start} + place * {block};")
+        rest = f"{end} - first_row"
+        self.line(f"const int64_t rows = {rest} < {block} ? {rest} : {block};")
 
     def entry(self) -> None:
         """Runs all tasks, or a share in each thread if there is enough work."""
@@ -273,11 +322,17 @@ class MatmulWriter(LoopWriter):
     def task(self) -> None:
         """A block of results: sums over the whole inner axis, then the epilogue."""
         tiling = self.tiling
-        self.line(f"const int64_t first_row = task % row_blocks * {tiling.row_block};")
+        groups = self.contraction.groups
+        if groups is None:
+            self.line(f"const int64_t first_row = task % row_blocks * {tiling.row_block};")
+        else:
+            self.group_rows(groups)
         self.line(
             f"const int64_t first_lane = task / row_blocks % lane_blocks * {tiling.lane_block};"
         )
         for word, block in (("row", tiling.row_block), ("lane", tiling.lane_block)):
+            if word == "row" and groups is not None:
+                continue
             rest = f"{word}_points - first_{word}"
             self.line(f"const int64_t {word}s = {rest} < {block} ? {rest} : {block};")
         self.unravel(self.contraction.batch, "task / row_blocks / lane_blocks")
@@ -307,7 +362,7 @@ class MatmulWriter(LoopWriter):
                 self.line(f"const {ctype} {reduce.name} = {value};")
                 self.replay.values[reduce.name] = reduce.name
                 self.replay.dtypes[reduce.name] = reduce.dtype
-                self.statements(self.contraction.epilogue)
+                self.statements(self.epilogue)
 
     def unravel(self, axes: Sequence[Axis], place: str) -> None:
         """The indices of some axes, from a place among their points."""

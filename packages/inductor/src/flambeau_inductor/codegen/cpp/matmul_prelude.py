@@ -385,11 +385,32 @@ static void multiply_tiles(
 }
 """
 
+ROW_GROUPS = """\
+// Rows in groups: where one ends, all rows at the last one's end; and the blocks that cover them.
+INLINE int64_t end_of_group(const int32_t *ends, int64_t group, int64_t count, int64_t rows) {
+  const int64_t end = group < 0 ? 0 : group == count - 1 ? rows : ends[group];
+  return end < 0 ? 0 : end > rows ? rows : end;
+}
+INLINE int64_t blocks_of_group(
+    const int32_t *ends, int64_t group, int64_t count, int64_t rows, int64_t block) {
+  const int64_t size =
+      end_of_group(ends, group, count, rows) - end_of_group(ends, group - 1, count, rows);
+  return size > 0 ? (size + block - 1) / block : 0;
+}
+INLINE int64_t blocks_of_groups(const int32_t *ends, int64_t count, int64_t rows, int64_t block) {
+  int64_t blocks = 0;
+  for (int64_t group = 0; group < count; ++group)
+    blocks += blocks_of_group(ends, group, count, rows, block);
+  return blocks;
+}
+"""
+
 MATMUL_FUNCTIONS = {
     "stored_words": WORDS,
     "stored_float16": STORED_FLOAT16,
     "multiply_rows": MULTIPLY_ROWS,
     "multiply_tiles": MULTIPLY_TILES,
+    "blocks_of_groups": ROW_GROUPS,
     "multiply_dots": SUM_OF_LANES + MULTIPLY_DOTS,
 }
 """Entries of `prelude.FUNCTIONS`."""
