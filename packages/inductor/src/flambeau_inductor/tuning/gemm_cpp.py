@@ -6,7 +6,7 @@ extern aten.addmm.out(b, x, w) -> buf0; nest relu: buf0 -> buf1
 1  the library's kernel, then the nest's
 2  w in panels, by a kernel or, if it is frozen, once; one kernel for the product and the nest
 3  if w is not frozen: one kernel that reads or copies panels of it as it goes; for few rows, dot
-   products of rows of x and w
+   products of rows of x and w, where w may be computed lane by lane (quantised weights)
 """
 
 from __future__ import annotations

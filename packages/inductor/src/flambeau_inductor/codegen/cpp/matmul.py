@@ -11,6 +11,9 @@ static void k_part(buffers, ints, begin, end) {
     for (row ...) for (lane ...) store b2[...] = epilogue(sums[row][lane])
   }
 }
+
+For dot products (`dots`), lanes are read along the inner axis as they lie, or computed before, a
+few at a time. Rows in groups, each with its own right operand: a task's rows are of one group.
 """
 
 from __future__ import annotations
