@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default})
 
-MOST_ROWS = {"cpu": 7, "cuda": 64}
+MOST_ROWS = {"cpu": 16, "cuda": 64}
 """Products of so many rows dequantise as they multiply (the inductor's `tuning/dequantised.py`)."""
 
 FEWEST_WEIGHTS = 1 << 18
