@@ -121,3 +121,31 @@ def test_attention_of_many_heads(dtype: torch.dtype) -> None:
     ours, theirs = compiled(*given), attend(*given)
     assert ours.stride() == theirs.stride()
     assert (ours - exact).norm() <= 1.5 * (theirs - exact).norm() + 1e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dynamic", [False, None])
+def test_experts(
+    dynamic: bool | None, dtype: torch.dtype, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of tokens in groups, each with its expert's weights, and SiLU behind."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("w", (torch.randn(4, 96, 64) / 10).to(dtype))
+
+        def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+            return F.silu(torch._grouped_mm(x, self.w, ends))
+
+    experts = Experts()
+    w = experts.w
+    compiled = flambeau.compile(experts, mode="max-autotune", fullgraph=True, dynamic=dynamic)
+    for ends in ([8, 8, 30, 48], [0, 0, 0, 9], [5, 10, 15, 64]):
+        x, bounds = torch.randn(ends[-1], 96).to(dtype), torch.tensor(ends, dtype=torch.int32)
+        rows = zip([0, *ends], ends, w, strict=False)
+        exact = F.silu(torch.cat([x[a:b].double() @ each.double() for a, b, each in rows]))
+        ours, theirs = compiled(x, bounds), experts(x, bounds)
+        assert ours.dtype is dtype and ours.stride() == theirs.stride()
+        assert (ours - exact).norm() <= 1.3 * (theirs - exact).norm() + 1e-6 * exact.norm()
+    assert any("grouped_mm" in head for head in tables(capsys))

@@ -13,6 +13,7 @@ python -m tools.bench kernels [--case softmax ...]     single kernels on a GPU: 
 python -m tools.bench kernels --device cpu             the same on a CPU, with its own cases
 python -m tools.bench gemm [--case 8x4096x4096 ...]    products with bias and GELU on a GPU, in us
 python -m tools.bench gemm --device cpu                the same on a CPU, its own cases, four dtypes
+python -m tools.bench weights [--case ...]             linear layers by int8, int4 weights on a CPU
 python -m tools.bench products [--case ...]            linear layers on a CPU, with max-autotune
 python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
 python -m tools.bench background [--case resnet18_1 ...]   eager calls while an entry is compiled
@@ -61,6 +62,8 @@ from tools.bench.products import PRODUCT_CASES, product_table
 from tools.bench.regions import region_table
 from tools.bench.timing import cold, interleave
 from tools.bench.training_calls import PARAMETERS, training_calls_row
+from tools.bench.weight_only import CANDIDATES as WEIGHT_ONLY_CANDIDATES
+from tools.bench.weight_only import WEIGHT_ONLY_CASES, weight_only_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,6 +239,13 @@ def gemm(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *gemm_table(cases, candidates, *rest))
 
 
+def weights(arguments: argparse.Namespace, table: Table) -> None:
+    """Linear layers by quantised weights on a CPU, few rows."""
+    names = arguments.case or list(WEIGHT_ONLY_CASES)
+    candidates = arguments.candidate or list(WEIGHT_ONLY_CANDIDATES)
+    fill(table, *weight_only_table(names, candidates, arguments.rounds, arguments.passive))
+
+
 def products(arguments: argparse.Namespace, table: Table) -> None:
     """Linear layers on a CPU, all modes of both compilers."""
     fill(table, *product_table(arguments.case or list(PRODUCT_CASES), arguments.rounds))
@@ -324,6 +334,7 @@ def main() -> None:
         "kernels": kernels,
         "gemm": gemm,
         "products": products,
+        "weights": weights,
         "models": models,
         "background": background,
         "document": document,
@@ -338,9 +349,9 @@ def main() -> None:
     kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
     names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
     names += (*MODEL_CASES, *CPU_GEMM_CASES, *BACKGROUND_CASES.keys() - MODEL_CASES.keys())
-    names += (*DOCUMENT_CASES, *CURVE_CASES)
+    names += (*DOCUMENT_CASES, *CURVE_CASES, *WEIGHT_ONLY_CASES)
     parser.add_argument("--case", action="append", choices=names)
-    candidates = dict.fromkeys((*GEMM_CANDIDATES, *CPU_GEMM_CANDIDATES))
+    candidates = dict.fromkeys((*GEMM_CANDIDATES, *CPU_GEMM_CANDIDATES, *WEIGHT_ONLY_CANDIDATES))
     parser.add_argument("--candidate", action="append", choices=candidates, help="of gemm")
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
     parser.add_argument("--device", choices=("cpu", "cuda"))

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.fold_affine import fold_affine
+from flambeau_autograd.keep_quantised import quantised_weights
 from flambeau_autograd.kept_results import KeptResults, getter, kept_results
 from flambeau_autograd.merge_products import merge_products
 from flambeau_autograd.operators import Work, memory_of, work
@@ -112,6 +113,9 @@ def split_frozen(
 ) -> Split | None:
     """Split off what depends on `frozen` inputs only, in place; None if that is nothing."""
     constant = _constants(graph, frozen)
+    quantised = quantised_weights(graph, constant)
+    if quantised:
+        constant = _constants(graph, frozen, quantised)
     if folds:
         # Before weights are in the library's order.
         fold_affine(graph, constant)
@@ -136,11 +140,13 @@ def split_frozen(
     return Split(before, graph, read, passed)
 
 
-def _constants(graph: Graph, frozen: Iterable[Value]) -> set[Value]:
+def _constants(
+    graph: Graph, frozen: Iterable[Value], left_out: Collection[Value] = ()
+) -> set[Value]:
     """The Values that are computed from `frozen` ones, and from nothing that may change."""
     constant, from_nothing = set(frozen), set[Value]()
     for node in graph.nodes:
-        if not _may_move(node):
+        if not _may_move(node) or any(value in left_out for value in node.outputs):
             continue
         operands = list(node.operands())
         if all(value in constant or value in from_nothing for value in operands):

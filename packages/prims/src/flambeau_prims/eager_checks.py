@@ -43,6 +43,10 @@ _READ_DATA = frozenset(
     {aten.allclose.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor}
 )
 """Operators that read their tensors' contents, which stand-ins do not have."""
+_BELIEVE_SIZES = frozenset(
+    {aten._weight_int8pack_mm.default, aten._weight_int4pack_mm_for_cpu.default}
+)
+"""Operators whose kernels read beyond tensors as small as stand-ins are."""
 
 _COMMON = frozenset(
     {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
@@ -136,7 +140,7 @@ def _takes_generator(op: OpOverload) -> bool:
 def _how(op: OpOverload) -> str | None:
     shared = aliasing(op)
     seeded = torch.Tag.nondeterministic_seeded in op.tags
-    if op.namespace != "aten" or shared.view or seeded or op in _READ_DATA:
+    if op.namespace != "aten" or shared.view or seeded or op in _READ_DATA | _BELIEVE_SIZES:
         return None
     if torch.Tag.pointwise in op.tags or op in _AS_ELEMENTWISE:
         return None if shared.mutated else "elements"

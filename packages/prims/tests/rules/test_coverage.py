@@ -37,6 +37,7 @@ NEEDED_SOON = """
     _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
     _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
     _fused_rms_norm _grouped_mm _scaled_mm _scaled_mm_v2 _scaled_grouped_mm
+    _weight_int8pack_mm _weight_int4pack_mm_for_cpu
     _scaled_grouped_mm_v2 _log_softmax _log_softmax_backward_data
     nll_loss_forward nll_loss_backward mse_loss mse_loss_backward smooth_l1_loss
     binary_cross_entropy_with_logits _foreach_add.List addcmul_ addcdiv_ lerp_.Scalar sqrt

@@ -34,7 +34,7 @@ from flambeau_inductor.ir import (
     is_inner,
     operands,
 )
-from flambeau_inductor.lowering.row_groups import group_of_row
+from flambeau_inductor.lowering.row_groups import group_of_row, search_statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
@@ -113,9 +113,12 @@ def contraction_of(kernel: LoopKernel) -> Contraction | None:
         return None
     defined = {name: s for s in kernel.body if (name := defined_name(s)) is not None}
     inner = inner_names(kernel.body, kernel.inner)
+    groups = _groups(kernel, defined)
+    searches = [] if groups is None else search_statements(groups.value, defined)
     if any(
-        isinstance(s, (Scan, Sort)) or _is_refused(s, defined, inner, kernel.device)
+        isinstance(s, (Scan, Sort)) or _is_refused(s, defined, inner, kernel.device, groups)
         for s in kernel.body
+        if s not in searches
     ):
         return None
     product = defined[reduces[0].value]
@@ -124,7 +127,6 @@ def contraction_of(kernel: LoopKernel) -> Contraction | None:
     epilogue = tuple(s for s in kernel.body if s is not reduces[0] and not is_inner(s, inner))
     if any(isinstance(s, Store) and (s.mode or s not in epilogue) for s in kernel.body):
         return None  # it scatters, or stores inner values
-    groups = _groups(kernel, defined)
     known = {} if groups is None else {groups.value: groups}
     first, second = (_operand(arg, kernel.body, defined, known) for arg in product.args)
     if first.dtype is not second.dtype or first.dtype in narrow_for(kernel.device, reduces[0]):
@@ -220,13 +222,16 @@ def _axes(operand: Operand, kernel: LoopKernel) -> set[str]:
 
 
 def _is_refused(
-    statement: Statement, defined: dict[str, Statement], inner: set[str], device: str
-) -> bool:
-    """Whether an index is computed otherwise than on a GPU for a row: gathered rows of a factor."""
+    statement: Statement, defined: dict[str, Statement], inner: set[str], device: str,
+    groups: RowGroups | None,
+) -> bool:  # fmt: skip
+    """Whether an index is computed otherwise than as the group of a row, or on a GPU for a row:
+    gathered rows of a factor.
+    """
     if isinstance(statement, CheckIndex):
         return device == "cpu" or statement.value in inner
     index = index_of(statement)
     indirect = set() if index is None else free_names(index) & defined.keys()
-    if not indirect:
+    if not indirect or (groups is not None and indirect == {groups.value}):
         return False
     return device == "cpu" or not isinstance(statement, Load) or not indirect.isdisjoint(inner)

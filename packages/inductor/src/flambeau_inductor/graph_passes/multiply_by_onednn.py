@@ -7,7 +7,8 @@
 ATen calls BLAS for products in float32. Where tens of rows are multiplied, oneDNN's kernels come
 nearer to the machine's limit: they copy large matrices by blocks that the cache holds. For one row,
 and for small matrices, BLAS is faster; so is MKL on Intel's CPUs, which it is written for. Where
-products are measured (`max_autotune_gemm`), both are among the ways.
+products are measured (`max_autotune_gemm`), both are among the ways. Quantised weights that few
+rows read are left to `tuning/dequantised.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Node, Value
+from flambeau_prims.primitives import Prim
 from flambeau_prims.strides import is_contiguous
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
 
 FEWEST_ROWS = 8
+DEQUANTISED_ROWS = 16
 FEWEST_WEIGHTS = 1 << 18
 
 
@@ -72,7 +75,27 @@ def _is_large(node: Node) -> bool:
     bias, left, right = _factors(node)
     if any(value is None or value.spec.dtype is not left.spec.dtype for value in node.outputs):
         return False
+    rows = left.spec.shape[0]
+    if isinstance(rows, int) and rows <= DEQUANTISED_ROWS and _is_dequantised(right):
+        return False
     return is_large_product(left.spec, right.spec, None if bias is None else bias.spec)
+
+
+def _is_dequantised(factor: Value) -> bool:
+    """Whether a factor is computed from a matrix of integers, two of its numbers a byte or less."""
+    weights = factor.spec.numel
+    pending, seen = [factor], {factor}
+    while pending:
+        value = pending.pop()
+        spec = value.spec
+        if not spec.dtype.is_floating_point and isinstance(spec.numel, int):
+            if weights <= 4 * spec.numel * spec.dtype.itemsize:
+                return True
+        if value.producer is not None and isinstance(value.producer.op, Prim):
+            operands = [each for each in value.producer.operands() if each not in seen]
+            seen.update(operands)
+            pending += operands
+    return False
 
 
 def _factors(node: Node) -> tuple[Value | None, Value, Value]:

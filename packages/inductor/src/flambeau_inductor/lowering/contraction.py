@@ -21,7 +21,12 @@ from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.body_builder import BodyBuilder
 from flambeau_inductor.lowering.product import Product
 from flambeau_inductor.lowering.row_groups import search_group
-from flambeau_inductor.lowering.scaled_products import ARGUMENTS, product_with_scales_or_groups
+from flambeau_inductor.lowering.scaled_products import (
+    ARGUMENTS,
+    INT8_WEIGHTS,
+    product_with_int8_weights,
+    product_with_scales_or_groups,
+)
 from flambeau_inductor.lowering.split_axes import split_axes
 from flambeau_inductor.nodes import Buffer, LoopNest, TensorRef
 from flambeau_prims.sizes import hint_of
@@ -54,6 +59,11 @@ def product_of_call(call: ExternCall) -> Product | None:
         ) if all(size == 1 for size in right.spec.shape[2:]) and not any(padding):
             spread = tuple(stride) * (len(right.spec.shape) - 2 if len(stride) == 1 else 1)
             product = Product("convolution", left, right, added, (1, 1), spread)
+        case (str() as op, _) if op == INT8_WEIGHTS:
+            int8 = product_with_int8_weights(call)
+            if int8 is None:
+                return None
+            product = int8
         case (str() as op, _) if op in ARGUMENTS:
             scaled = product_with_scales_or_groups(call)
             if scaled is None:
@@ -68,7 +78,9 @@ def _is_supported(call: ExternCall, product: Product) -> bool:
     left, right = product.factors
     scales = (call.kwargs.get(key, 1) for key in ("alpha", "beta"))
     dtype = left.spec.dtype
-    if dtype is not right.spec.dtype or dtype not in SUM_DTYPES:
+    if dtype not in SUM_DTYPES:
+        return False
+    if dtype is not right.spec.dtype and call.op != INT8_WEIGHTS:
         return False
     if call.kwargs.keys() - {"alpha", "beta"}:
         return False
@@ -170,8 +182,9 @@ class _Contraction:
             place, channel, *rest = self.index
             moved = (i * step for i, step in zip(rest, stride, strict=True))
             places = (place, depth, *moved), (channel, depth, *(sympy.S.Zero for _ in rest))
+        multiplied = self.what.left.spec.dtype
         factors = [
-            self.builder.cast(self.load(ref, index), self.total)
+            self.builder.cast(self.builder.cast(self.load(ref, index), multiplied), self.total)
             for ref, index in zip(self.what.factors, places, strict=True)
         ]
         if self.packed is not None:

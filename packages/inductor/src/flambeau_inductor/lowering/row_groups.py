@@ -71,7 +71,7 @@ def group_of_row(name: str, defined: Mapping[str, Statement]) -> RowGroups | Non
     last = defined[statement.args[1]]
     loads: set[tuple[str, sympy.Expr]] = set()
     rows: set[sympy.Expr] = set()
-    for each in _closure(name, defined):
+    for each in search_statements(name, defined):
         if isinstance(each, Load):
             loads.add((each.buffer, _rest(each.index, defined)))
         elif isinstance(each, IndexValue):
@@ -88,8 +88,8 @@ def group_of_row(name: str, defined: Mapping[str, Statement]) -> RowGroups | Non
     return RowGroups(name, row, bounds, count, offset) if same else None
 
 
-def _closure(name: str, defined: Mapping[str, Statement]) -> list[Statement]:
-    """The statements that a value depends on."""
+def search_statements(name: str, defined: Mapping[str, Statement]) -> list[Statement]:
+    """The statements that a group of a row depends on."""
     seen: dict[str, Statement] = {}
     pending = [name]
     while pending:

@@ -3,6 +3,7 @@
 aten._scaled_mm.default(x, w, a, b, bias)   ->  x @ w * a * b + bias, of float8 matrices
 aten._grouped_mm.default(x, w, offs)        ->  rows of x up to offs[g], times w[g]
 aten._scaled_grouped_mm.default(...)        ->  both
+aten._weight_int8pack_mm.default(x, q, a)   ->  x @ q.t() * a, of floats and int8, on a CPU
 """
 
 from __future__ import annotations
@@ -36,6 +37,19 @@ ARGUMENTS = {
 
 RECIPES = ([0], [1])
 """Of `torch.nn.functional.ScalingType`: a scale for the tensor, or for each row."""
+
+
+INT8_WEIGHTS = "aten._weight_int8pack_mm.default"
+
+
+def product_with_int8_weights(call: ExternCall) -> Product | None:
+    """The product, on a CPU."""
+    left, stored, scale = call.args
+    if call.device != "cpu":
+        return None
+    spec = stored.spec
+    right = TensorRef(stored.buffer, spec.replace(shape=spec.shape[::-1], stride=spec.stride[::-1]))
+    return Product("weight_int8pack_mm", left, right, None, (-1, -2), scales=(scale,))
 
 
 def product_with_scales_or_groups(call: ExternCall) -> Product | None:

@@ -73,9 +73,7 @@ def gemm_parts(
         if not isinstance(call, ExternCall) or (call.device == "cpu") != on_cpu:
             continue
         product = product_of_call(call)
-        if product is None or (
-            on_cpu and (product.stride is not None or product.scales or product.bounds)
-        ):
+        if product is None or (on_cpu and not CppWays.multiplies(product)):
             continue
         if not on_cpu and "TRITON" not in gemm_backends(options):
             continue

@@ -6,7 +6,7 @@ extern aten.addmm.out(b, x, w) -> buf0; nest relu: buf0 -> buf1
 1  the library's kernel, then the nest's
 2  w in panels, by a kernel or, if it is frozen, once; one kernel for the product and the nest
 3  if w is not frozen: one kernel that reads or copies panels of it as it goes; for few rows, dot
-   products of rows of x and w
+   products of rows of x and w, where w may be computed lane by lane (quantised weights)
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.codegen.contraction import contraction_of, extents
-from flambeau_inductor.codegen.cpp.matmul import dot_strides, left_stride, right_stride
+from flambeau_inductor.codegen.cpp.matmul import (
+    computes_lanes,
+    digits_of,
+    dot_strides,
+    left_stride,
+    right_stride,
+)
 from flambeau_inductor.codegen.cpp.matmul_tiling import (
     MOST_DOT_ROWS,
     NUMBERS,
@@ -70,6 +76,8 @@ FEW_ROWS = 32
 FEWEST_WEIGHTS = 64 * 64
 """For smaller matrices oneDNN's operator costs more time than it saves."""
 
+CPU_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.int8})
+
 SAMPLES = (0, 1, 7, 31, 33, 100, 1000)
 
 
@@ -84,6 +92,16 @@ class CppWays(ProductWays):
         self.facts = facts
         self.is_frozen = product.right.buffer in self.lowered.frozen
         """Whether the right factor is the same in nearly all calls."""
+
+    @staticmethod
+    def multiplies(product: Product) -> bool:
+        """Whether there may be ways to compute a product. In bfloat16, ATen's kernel for int8
+        weights reads beyond them, and may end the process that measures it (torch 2.13).
+        """
+        halves = product.left.spec.dtype is torch.bfloat16
+        if halves and product.right.spec.dtype is torch.int8:
+            return False
+        return product.stride is None and product.left.spec.dtype in CPU_DTYPES
 
     def title(self, numbers: Sequence[int]) -> str:
         """As torch names products: those by a transposed weight are linear layers."""
@@ -126,6 +144,12 @@ class CppWays(ProductWays):
     def own_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
         """Products packed in several widths; and products that compute the left factor, too."""
         groups = self.schedule.groups
+        if self.product.right.spec.dtype is not self.dtype:
+            yield from filter(None, [self.dot_way(before, (), consumer)])
+            return
+        if self.product.bounds is not None:
+            yield from self.grouped_ways(before, consumer)
+            return
         # A computed factor is computed again for each block of lanes: cheap or not, it is measured.
         right = {n for n in before if self.product.right.buffer in groups[n].stores}
         forms = [(), tuple(n for n in before if n not in right)]
@@ -145,7 +169,22 @@ class CppWays(ProductWays):
                 if len(self.product.right.spec.shape) == 2 and not right:
                     yield from self.unpacked_ways(joined, apart, consumer)
         if right and len(self.product.right.spec.shape) == 2:
-            yield from self.unpacked_ways(before, (), consumer)
+            dots = self.dot_way(tuple(before), (), consumer)
+            if dots is not None:
+                yield dots
+            else:
+                yield from self.unpacked_ways(before, (), consumer)
+
+    def grouped_ways(self, before: Sequence[int], consumer: int | None) -> Iterator[Way]:
+        """One kernel for the products of all groups of rows."""
+        apart = tuple(self.schedule.groups[number] for number in before)
+        if self.is_frozen:
+            yield from self.packed_ways((), apart, consumer)
+            return
+        dots = self.dot_way((), apart, consumer)
+        if dots is not None:
+            yield dots
+        yield from self.unpacked_ways((), apart, consumer)
 
     def only_copy(self, numbers: Sequence[int]) -> bool:
         """Whether groups gather a left factor that tasks copy, and compute nothing."""
@@ -201,15 +240,23 @@ class CppWays(ProductWays):
     def dot_way(
         self, joined: Sequence[int], apart: tuple[Group, ...], consumer: int | None
     ) -> Way | None:
-        """Both factors lie along the inner axis, and few rows read the right one."""
+        """Both factors lie along the inner axis, and few rows read the right one; or what that is
+        computed from does: lanes are computed as they are needed, and no other memory is read.
+        """
         group = self.union(group_of(contraction_nest(self.call, self.lowered)), joined, consumer)
-        if group is None or hint_of(self.product.left.spec.shape[-2]) > FEW_ROWS:
+        if group is None:
             return None
         kernel = self.launch(group, joined, consumer, self.lowered.buffers).kernel
         contraction = contraction_of(kernel)
-        if contraction is None or dot_strides(kernel, contraction) is None:
+        if contraction is None or self.sizes(kernel, contraction).rows > FEW_ROWS:
             return None
-        tiling = dot_tiling(self.sizes(kernel, contraction), self.dtype, self.facts)
+        grain = 0
+        if computes_lanes(kernel, contraction):
+            digits = digits_of(contraction.right, kernel.inner[0])
+            grain = 1 if digits is None else digits.step
+        elif dot_strides(kernel, contraction) is None:
+            return None
+        tiling = dot_tiling(self.sizes(kernel, contraction), self.dtype, self.facts, grain)
         parts = (*apart, replace(group, tiling=tiling))
         return Way(f"{tiling} unpacked", parts, self.made())
 
@@ -279,7 +326,7 @@ class CppWays(ProductWays):
         `fuse`: with the consumer, if that is one of its post-operations.
         """
         product, groups = self.product, self.schedule.groups
-        if self.call.kwargs or not self.takes_packed():
+        if self.call.kwargs or not self.product.is_plain or not self.takes_packed():
             return None
         left, right = product.factors
         spec = right.spec.replace(shape=right.spec.shape[::-1], stride=right.spec.stride[::-1])
@@ -402,6 +449,8 @@ def reads_panels(launch: ScheduledKernel, contraction: Contraction, factor: Pack
             place = {kernel.inner[0].symbol.name: depth}
             place |= {axis.symbol.name: 0 for axis in contraction.batch}
             place |= unravelled(lane, lanes)
+            if contraction.groups is not None:
+                place[contraction.groups.value] = 0
             row = lane // width * factor.shape[-3] + depth // step
             expected = (row * width + lane % width) * step + depth % step
             if int(evaluate_expr(load.index, place)) != expected:

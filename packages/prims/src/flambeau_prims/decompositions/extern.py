@@ -18,7 +18,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot",
         "vdot", "linear", "_trilinear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm",
         "_scaled_grouped_mm", "_scaled_grouped_mm_v2", "_int_mm", "_weight_int8pack_mm",
-        "_weight_int4pack_mm",
+        "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu",
     ),
     "convolution: a library's kernel": ("convolution", "convolution_backward", "_convolution"),
     "factorisations and solvers under their older names: a library's kernels": (

@@ -11,7 +11,13 @@ from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import ceil_div, eq
 from flambeau_prims.spec import Spec, contiguous_stride
-from flambeau_prims.strides import broadcast_shapes, elementwise_layout, same_shape, wrap_dim
+from flambeau_prims.strides import (
+    broadcast_shapes,
+    elementwise_layout,
+    is_contiguous,
+    same_shape,
+    wrap_dim,
+)
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Size
@@ -215,6 +221,53 @@ def int_mm(self: Spec, mat2: Spec) -> Spec:
     if self.dtype is torch.uint8 and self.device.type == "cpu":
         self = self.replace(dtype=torch.int8)
     return mm(self, mat2).replace(dtype=torch.int32)
+
+
+@rule(aten._weight_int8pack_mm.default)
+def weight_int8pack_mm(self: Spec, mat2: Spec, scales: Spec) -> Spec:
+    """[m, k] x int8 [n, k] transposed, times [n] -> [m, n]; the kernel believes its sizes."""
+    _check_weight_product("_weight_int8pack_mm", self, mat2, torch.int8)
+    if not eq(self.stride[1], 1) and not eq(self.shape[1], 1):
+        raise RuntimeError("_weight_int8pack_mm : A must be contiguous on the last dimension.")
+    if scales.dtype is not self.dtype:
+        raise RuntimeError(f"expected scalar type {self.dtype} but found {scales.dtype}")
+    if not eq(self.shape[1], mat2.shape[1]):
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({list(self.shape)} and "
+            f"{list(mat2.shape)} transposed)"
+        )
+    if scales.ndim != 1 or not eq(scales.shape[0], mat2.shape[0]):
+        raise RuntimeError(f"expect scales to be 1d tensor with size {mat2.shape[0]}")
+    return self.fresh((self.shape[0], mat2.shape[0]))
+
+
+@rule(aten._weight_int4pack_mm_for_cpu.default)
+def weight_int4pack_mm_for_cpu(
+    self: Spec, mat2: Spec, qGroupSize: int, qScaleAndZeros: Spec
+) -> Spec:
+    """[m, k] x a weight in the CPU's own order, two numbers a byte: [n, k / 2] -> [m, n]."""
+    _check_weight_product("_weight_int4pack_mm_for_cpu", self, mat2, torch.uint8)
+    if not is_contiguous(self):
+        raise RuntimeError("_weight_int4pack_mm_for_cpu : expect A to be contiguous.")
+    if qGroupSize not in (32, 64, 128, 256):
+        raise RuntimeError(f"expect qGroupSize to be 32, 64, 128 or 256, got {qGroupSize}")
+    groups = qScaleAndZeros
+    if groups.ndim != 3 or not eq(groups.shape[1], mat2.shape[0]) or not eq(groups.shape[2], 2):
+        raise RuntimeError(
+            f"expect qScaleAndZeros to be 3d tensor with sizes [:, {mat2.shape[0]}, 2]"
+        )
+    return self.fresh((self.shape[0], mat2.shape[0]))
+
+
+def _check_weight_product(name: str, self: Spec, mat2: Spec, dtype: torch.dtype) -> None:
+    if self.ndim != 2 or mat2.ndim != 2:
+        raise RuntimeError(f"{name} : expect A and B to be 2d tensors")
+    if self.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise RuntimeError(f"{name} : expect A to be either 32-bit or 16-bit float tensor.")
+    if mat2.dtype is not dtype:
+        raise RuntimeError(f"{name} : expect B to be {str(dtype).partition('.')[2]} tensor.")
+    if not is_contiguous(mat2):
+        raise RuntimeError(f"{name} : expect B to be contiguous.")
 
 
 @rule(aten._scaled_mm.default, aten._scaled_mm_v2.default)

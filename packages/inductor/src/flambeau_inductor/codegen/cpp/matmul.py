@@ -11,11 +11,16 @@ static void k_part(buffers, ints, begin, end) {
     for (row ...) for (lane ...) store b2[...] = epilogue(sums[row][lane])
   }
 }
+
+For dot products (`dots`), lanes are read along the inner axis as they lie, or computed before, a
+few at a time. Rows in groups, each with its own right operand: a task's rows are of one group.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING
 
 import sympy
@@ -26,16 +31,23 @@ from flambeau_inductor.codegen.cpp.copied_pieces import PIECE, cut_into_pieces
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.matmul_tiling import SERIAL_WORK
 from flambeau_inductor.codegen.cpp.plan import static_product, stride_along
+from flambeau_inductor.codegen.cpp.wide_integers import widen_integers
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
-from flambeau_inductor.indexing.expressions import linear_parts
-from flambeau_inductor.ir import Load
+from flambeau_inductor.codegen.packed_operand import steps_of, unpack
+from flambeau_inductor.indexing.expressions import free_names, linear_parts
+from flambeau_inductor.ir import Load, defined_name, index_of, operands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from flambeau_inductor.codegen.contraction import Contraction, Operand
     from flambeau_inductor.codegen.cpp.matmul_tiling import CppMatmulTiling
-    from flambeau_inductor.ir import Axis, Body, LoopKernel
+    from flambeau_inductor.codegen.packed_operand import PackedOperand
+    from flambeau_inductor.ir import Axis, Body, LoopKernel, Statement
+    from flambeau_inductor.lowering.row_groups import RowGroups
+
+LONGEST_STEP = 256
+"""Points of the inner axis that are computed in one loop where nothing bounds it."""
 
 PADDING = 16
 """Elements between copied rows: rows a power of two apart share few lines of the cache."""
@@ -127,6 +139,55 @@ def flat_stride(index: sympy.Expr, axes: Sequence[Axis]) -> sympy.Expr | None:
     return step
 
 
+@dataclass(frozen=True)
+class Digits:
+    """An operand that is computed in steps of so many points of the inner axis, which are a part of
+    that axis.
+    """
+
+    unpacked: PackedOperand
+    step: int
+
+
+def digits_of(operand: Operand, inner: Axis) -> Digits | None:
+    """How to compute an operand whose numbers share bytes along the inner axis, or scales; None if
+    they share nothing.
+    """
+    if operand.load is not None or not isinstance(inner.size, int):
+        return None
+    step = min(steps_of(operand.body, inner), default=LONGEST_STEP)
+    step = gcd(step, inner.size)
+    unpacked = unpack(operand.body, operand.value, inner, step, least=1)
+    return None if unpacked is None else Digits(unpacked, step)
+
+
+def computes_lanes(kernel: LoopKernel, contraction: Contraction) -> bool:
+    """Whether the right operand is computed from what lies along the inner axis."""
+    right, left = contraction.right, contraction.left
+    if right.load is not None or len(kernel.inner) != 1 or not right.dtype.is_floating_point:
+        return False
+    if left.load is not None and stride_along(left.load.index, kernel.inner[0]) != 1:
+        return False
+    inner, lanes = kernel.inner[0].symbol, contraction.lanes
+    walks = [each.index for each in right.body
+             if isinstance(each, Load) and inner in each.index.free_symbols]  # fmt: skip
+    return bool(lanes) and all(stride_along(index, lanes[-1]) != 1 for index in walks)
+
+
+def without_search(epilogue: Body, group: str) -> Body:
+    """The statements behind a sum, without those that only say which group a row belongs to."""
+    live: set[str] = set()
+    result: list[Statement] = []
+    for statement in reversed(epilogue):
+        name = defined_name(statement)
+        if name is None or (name in live and name != group):
+            result.append(statement)
+            live.update(operands(statement))
+            if (index := index_of(statement)) is not None:
+                live |= free_names(index)
+    return tuple(result[::-1])
+
+
 def reads_along(operand: Operand, axis: Axis) -> int:
     """How many loads of an operand have elements side by side along an axis."""
     loads = (each for each in operand.body if isinstance(each, Load))
@@ -151,7 +212,7 @@ class MatmulWriter(LoopWriter):
         self.step = STEPS[tiling.step]
         self.copied = COPIES[tiling.step]
         self.left_stride = left_stride(kernel, contraction, tiling.numbers)
-        if tiling.dots:
+        if tiling.dots and not tiling.copies_right:
             strides = dot_strides(kernel, contraction)
             assert strides is not None
             self.left_stride, self.lane_stride = strides
@@ -160,6 +221,14 @@ class MatmulWriter(LoopWriter):
         self.copies_right = not (tiling.packed or tiling.dots) and (
             tiling.copies_right or tiling.numbers > 1 or self.right_stride is None
         )
+        groups = contraction.groups
+        self.epilogue = contraction.epilogue
+        if groups is not None:  # a task knows the group of its rows
+            self.epilogue = without_search(contraction.epilogue, groups.value)
+            self.replay.values[groups.value] = groups.value
+            self.replay.dtypes[groups.value] = torch.int64
+        self.row_stride = tiling.kblock + PADDING
+        """Elements between copied rows and, for dot products, copied lanes."""
 
     def write(self) -> str:
         """The part function and the entry."""
@@ -185,7 +254,35 @@ class MatmulWriter(LoopWriter):
             ("lane", contraction.lanes, tiling.lane_block),
         ):
             self.line(f"const int64_t {word}_points = {self.product(axes) or '1'};")
+            if word == "row" and contraction.groups is not None:
+                self.group_blocks(contraction.groups)
+                continue
             self.line(f"const int64_t {word}_blocks = ({word}_points + {block - 1}) / {block};")
+
+    def group_blocks(self, groups: RowGroups) -> None:
+        """The number of tasks along rows, of groups that are known when the kernel runs."""
+        params = [param.name for param in self.kernel.params]
+        offset = self.printer.index_text(groups.offset)
+        number = params.index(groups.bounds)
+        self.line(f"const int32_t *const ends = (const int32_t *)buffers[{number}] + {offset};")
+        arguments = f"ends, {groups.count}, row_points, {self.tiling.row_block}"
+        self.line(f"const int64_t row_blocks = blocks_of_groups({arguments});")
+
+    def group_rows(self, groups: RowGroups) -> None:
+        """The rows of a task, all of one group."""
+        count, block, name = groups.count, self.tiling.row_block, groups.value
+        self.line(f"int64_t place = task % row_blocks, {name} = 0;")
+        head = f"for (; {name} < {count - 1}; ++{name})"
+        with self.block(head):
+            arguments = f"ends, {name}, {count}, row_points, {block}"
+            self.line(f"const int64_t blocks = blocks_of_group({arguments});")
+            self.line("if (place < blocks) break;")
+            self.line("place -= blocks;")
+        start, end = (f"end_of_group(ends, {each}, {count}, row_points)"
+                      for each in (f"{name} - 1", name))  # fmt: skip
+        self.line(f"const int64_t first_row = {start} + place * {block};")
+        rest = f"{end} - first_row"
+        self.line(f"const int64_t rows = {rest} < {block} ? {rest} : {block};")
 
     def entry(self) -> None:
         """Runs all tasks, or a share in each thread if there is enough work."""
@@ -215,8 +312,10 @@ class MatmulWriter(LoopWriter):
         self.array(f"{self.step}::element", "sums", rows * tiling.lane_block)
         copied = storage_type(self.copied)
         if self.copies_left:
-            self.array(copied, "copied_left", rows * (tiling.kblock + PADDING))
-        if not tiling.packed and not tiling.dots:
+            self.array(copied, "copied_left", rows * self.row_stride)
+        if tiling.dots and tiling.copies_right:
+            self.array(copied, "copied_right", tiling.dots * self.row_stride)
+        elif not tiling.packed and not tiling.dots:
             self.array(copied, "copied_right", tiling.kblock * tiling.width)
 
     def array(self, ctype: str, name: str, count: int) -> None:
@@ -226,11 +325,17 @@ class MatmulWriter(LoopWriter):
     def task(self) -> None:
         """A block of results: sums over the whole inner axis, then the epilogue."""
         tiling = self.tiling
-        self.line(f"const int64_t first_row = task % row_blocks * {tiling.row_block};")
+        groups = self.contraction.groups
+        if groups is None:
+            self.line(f"const int64_t first_row = task % row_blocks * {tiling.row_block};")
+        else:
+            self.group_rows(groups)
         self.line(
             f"const int64_t first_lane = task / row_blocks % lane_blocks * {tiling.lane_block};"
         )
         for word, block in (("row", tiling.row_block), ("lane", tiling.lane_block)):
+            if word == "row" and groups is not None:
+                continue
             rest = f"{word}_points - first_{word}"
             self.line(f"const int64_t {word}s = {rest} < {block} ? {rest} : {block};")
         self.unravel(self.contraction.batch, "task / row_blocks / lane_blocks")
@@ -239,7 +344,10 @@ class MatmulWriter(LoopWriter):
             rest = f"{length} - first"
             self.line(f"const int64_t steps = {rest} < {tiling.kblock} ? {rest} : {tiling.kblock};")
             self.left()
-            if tiling.dots:
+            if tiling.dots and tiling.copies_right:
+                with self.block(f"for (int64_t panel = 0; panel < lanes; panel += {tiling.dots})"):
+                    self.multiply_copied_dots()
+            elif tiling.dots:
                 self.multiply_dots()
             else:
                 step = f"panel += {tiling.width}"
@@ -257,7 +365,7 @@ class MatmulWriter(LoopWriter):
                 self.line(f"const {ctype} {reduce.name} = {value};")
                 self.replay.values[reduce.name] = reduce.name
                 self.replay.dtypes[reduce.name] = reduce.dtype
-                self.statements(self.contraction.epilogue)
+                self.statements(self.epilogue)
 
     def unravel(self, axes: Sequence[Axis], place: str) -> None:
         """The indices of some axes, from a place among their points."""
@@ -310,11 +418,10 @@ class MatmulWriter(LoopWriter):
         contraction, tiling = self.contraction, self.tiling
         size = self.copied.itemsize
         if self.copies_left:
-            stride = tiling.kblock + PADDING
+            stride = self.row_stride
             with self.loop("row", "0", "rows"):
                 self.unravel(contraction.rows, "first_row + row")
-                place = f"copied_left[row * {stride} + {self.depth_name} - first]"
-                self.copy(contraction.left, place)
+                self.copy(contraction.left, f"copied_left + row * {stride}")
                 if tiling.numbers == 2:
                     self.line(f"if (steps % 2) copied_left[row * {stride} + steps] = 0;")
             if tiling.shifted:
@@ -334,19 +441,23 @@ class MatmulWriter(LoopWriter):
             f"const int64_t left_stride = ({self.printer.index_text(self.left_stride)}) * {size};"
         )
 
-    def copy(self, operand: Operand, place: str) -> None:
-        """A row of an operand along the inner axis, computed and converted."""
+    def copy(self, operand: Operand, row: str) -> None:
+        """A row of an operand along the inner axis, computed and converted; `row`: where to."""
         load, name = operand.load, self.depth_name
         plain = load is not None and load.dtype is torch.float16
         if plain and stride_along(load.index, self.inner) == 1:  # type: ignore[union-attr]
             with self.block(""):
                 self.line(f"const int64_t {name} = first;")
                 source = f"{load.buffer} + {self.printer.index_text(load.index)}"  # type: ignore[union-attr]
-                self.line(f"widen_float16({source}, &{place}, steps);")
+                self.line(f"widen_float16({source}, {row}, steps);")
+            return
+        digits = digits_of(operand, self.inner)
+        if digits is not None and self.tiling.kblock % digits.step == 0:
+            self.copy_digits(operand, digits, row)
             return
         pieces = cut_into_pieces(operand.body, self.inner)
         if pieces is None:
-            self.copy_piece(operand, operand.body, place, "first", "first + steps")
+            self.copy_piece(operand, operand.body, row, "first", "first + steps")
             return
         length, body = pieces
         self.line("const int64_t last = first + steps;")
@@ -354,15 +465,53 @@ class MatmulWriter(LoopWriter):
             start, stop = f"{PIECE} * {length}", f"({PIECE} + 1) * {length}"
             self.line(f"const int64_t low = {start} < first ? first : {start};")
             self.line(f"const int64_t high = {stop} < last ? {stop} : last;")
-            self.copy_piece(operand, body, place, "low", "high")
+            self.copy_piece(operand, body, row, "low", "high")
 
-    def copy_piece(self, operand: Operand, body: Body, place: str, begin: str, end: str) -> None:
+    def copy_piece(self, operand: Operand, body: Body, row: str, begin: str, end: str) -> None:
         """A part of such a row."""
         self.simd()
         with self.loop(self.depth_name, begin, end):
             self.statements(body)
-            value = self.converted(operand)
-            self.line(f"{place} = {f'{value} ^ -128' if self.tiling.shifted else value};")
+            self.put(f"({row})[{self.depth_name} - first]", operand.value, operand.dtype)
+
+    def copy_digits(self, operand: Operand, digits: Digits, row: str) -> None:
+        """Such a row in steps: all numbers of a byte at once, a scale once. A loop whose length the
+        compiler knows becomes few vectors.
+        """
+        unpacked, step = digits.unpacked, digits.step
+        period, name, body = unpacked.period, self.depth_name, unpacked.body
+        wide = widen_integers(body, self.inner.symbol, set(unpacked.shared))
+        if wide is not None:
+            staged, body = wide
+            for number, load in enumerate(staged):
+                self.stage(load, f"wide_{number}", period)
+        with self.block(f"for (int64_t low = first; low < first + steps; low += {step})"):
+            for shared, points in unpacked.shared.items():
+                self.line(f"const int64_t {shared} = low / {points};")
+            self.line(f"{storage_type(self.copied)} *const to = {row} + (low - first);")
+            self.simd()
+            with self.loop("c", "0", str(step // period)):
+                self.line(f"const int64_t {name} = low / {period} + c;")
+                self.statements(body)
+                for digit, value in enumerate(unpacked.values):
+                    self.put(f"to[c * {period} + {digit}]", value, operand.dtype)
+        self.staged.clear()
+
+    def stage(self, load: Statement, row: str, period: int) -> None:
+        """A row of loads, widened, in a loop of its own."""
+        assert isinstance(load, Load)
+        self.array("int32_t", row, self.tiling.kblock // period)
+        self.simd()
+        with self.loop("c", "0", f"steps / {period}"):
+            self.line(f"const int64_t {self.depth_name} = first / {period} + c;")
+            self.statements([load])
+            self.line(f"{row}[c] = {self.replay.values[load.name]};")
+        self.staged[load.name] = f"{row}[{self.depth_name} - first / {period}]"
+
+    def put(self, place: str, value: str, dtype: torch.dtype) -> None:
+        """An element of a copied row, as words hold it."""
+        text = self.printer.cast(self.replay.values[value], dtype, self.copied)
+        self.line(f"{place} = {f'{text} ^ -128' if self.tiling.shifted else text};")
 
     def converted(self, operand: Operand) -> str:
         """An operand's value as words hold it."""
@@ -417,7 +566,23 @@ class MatmulWriter(LoopWriter):
         self.line(
             f"multiply_dots<{form}>(lanes, rows, left, left_stride, right, "
             f"({self.printer.index_text(self.lane_stride)}) * {size}, (char *)sums, "
-            f"{tiling.lane_block * 4}, steps * {size});"
+            f"{tiling.lane_block * 4}, steps * {size}, first == 0);"
+        )
+
+    def multiply_copied_dots(self) -> None:
+        """The sums of a few lanes, which are computed along the inner axis before."""
+        tiling, copied = self.tiling, self.copied
+        count = f"lanes - panel < {tiling.dots} ? lanes - panel : {tiling.dots}"
+        self.line(f"const int64_t count = {count};")
+        with self.loop("lane", "0", "count"):
+            self.unravel(self.contraction.lanes, "first_lane + panel + lane")
+            self.copy(self.contraction.right, f"copied_right + lane * {self.row_stride}")
+        stored = "stored_words"
+        form = f"{self.step}, {stored}, {tiling.lane_bytes}, {tiling.rows}, {tiling.dots}"
+        self.line(
+            f"multiply_dots<{form}>(count, rows, left, left_stride, (const char *)copied_right, "
+            f"{self.row_stride * copied.itemsize}, (char *)(sums + panel), "
+            f"{tiling.lane_block * 4}, steps * {copied.itemsize}, first == 0);"
         )
 
     def panel(self) -> None:

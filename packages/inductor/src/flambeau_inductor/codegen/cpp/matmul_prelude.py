@@ -206,16 +206,21 @@ static void multiply_rows(
 """
 
 MULTIPLY_DOTS = """\
-// sums[m][n] = the dot product of left[m] and right[n], each `size` bytes long.
+// sums[m][n] (+)= the dot product of left[m] and right[n], each `size` bytes long.
 template <class STEP, class STORED, int bytes, int rows, int columns>
 static void dot_tile(
     const char *left, int64_t left_stride, const char *right, int64_t right_stride, char *sums,
-    int64_t sums_stride, int64_t size) {
+    int64_t sums_stride, int64_t size, bool first) {
   typedef typename STEP::template lanes<bytes>::type S;
   typedef typename STEP::element E;
   typedef typename words<bytes>::ints W;
   const int64_t vector = bytes / STORED::narrower;
-  S tile[rows][columns] = {};
+  S tile[rows][columns];
+  #pragma GCC unroll 8
+  for (int m = 0; m < rows; ++m) {
+    #pragma GCC unroll 8
+    for (int n = 0; n < columns; ++n) tile[m][n] = S{};
+  }
   int64_t at = 0;
   for (; at + vector <= size; at += vector) {
     W b[columns];
@@ -247,50 +252,54 @@ static void dot_tile(
   for (int m = 0; m < rows; ++m) {
     #pragma GCC unroll 8
     for (int n = 0; n < columns; ++n) {
-      const E sum = sum_of_lanes<E, bytes>(tile[m][n]);
-      __builtin_memcpy(sums + m * sums_stride + n * sizeof(E), &sum, sizeof(E));
+      char *const to = sums + m * sums_stride + n * sizeof(E);
+      E sum = sum_of_lanes<E, bytes>(tile[m][n]);
+      if (!first) sum += load_as<E>(to);
+      __builtin_memcpy(to, &sum, sizeof(E));
     }
   }
 }
 template <class STEP, class STORED, int bytes, int rows, int columns>
 static void dot_rows(
     int64_t count, const char *left, int64_t left_stride, const char *right, int64_t right_stride,
-    char *sums, int64_t sums_stride, int64_t size) {
+    char *sums, int64_t sums_stride, int64_t size, bool first) {
   for (; count >= rows; count -= rows, left += rows * left_stride, sums += rows * sums_stride)
     dot_tile<STEP, STORED, bytes, rows, columns>(
-        left, left_stride, right, right_stride, sums, sums_stride, size);
+        left, left_stride, right, right_stride, sums, sums_stride, size, first);
   if constexpr (rows > 1)
     if (count)
       dot_rows<STEP, STORED, bytes, rows / 2, columns>(
-          count, left, left_stride, right, right_stride, sums, sums_stride, size);
+          count, left, left_stride, right, right_stride, sums, sums_stride, size, first);
 }
 // A panel of `wanted` lanes, all rows of it before the next.
 template <class STEP, class STORED, int bytes, int rows, int columns>
 static void multiply_dots(
     int64_t wanted, int64_t count, const char *left, int64_t left_stride, const char *right,
-    int64_t right_stride, char *sums, int64_t sums_stride, int64_t size) {
+    int64_t right_stride, char *sums, int64_t sums_stride, int64_t size, bool first) {
   typedef typename STEP::element E;
   for (; wanted >= columns; wanted -= columns) {
     dot_rows<STEP, STORED, bytes, rows, columns>(
-        count, left, left_stride, right, right_stride, sums, sums_stride, size);
+        count, left, left_stride, right, right_stride, sums, sums_stride, size, first);
     right += columns * right_stride;
     sums += columns * sizeof(E);
   }
   if constexpr (columns > 1)
     if (wanted)
       multiply_dots<STEP, STORED, bytes, rows, columns / 2>(
-          wanted, count, left, left_stride, right, right_stride, sums, sums_stride, size);
+          wanted, count, left, left_stride, right, right_stride, sums, sums_stride, size, first);
 }
 """
 
 SUM_OF_LANES = """\
+// By values: where the address of a vector is taken, GCC keeps all of a register tile in memory.
 template <class E, int bytes, class V> INLINE E sum_of_lanes(V v) {
   if constexpr (bytes == 4) {
-    return load_as<E>(&v);
+    return v[0];
   } else {
     typedef E half __attribute__((vector_size(bytes / 2)));
-    return sum_of_lanes<E, bytes / 2>(
-        load_as<half>(&v) + load_as<half>((const char *)&v + bytes / 2));
+    struct halves { half low, high; };
+    const halves parts = __builtin_bit_cast(halves, v);
+    return sum_of_lanes<E, bytes / 2>(parts.low + parts.high);
   }
 }
 """
@@ -376,11 +385,32 @@ static void multiply_tiles(
 }
 """
 
+ROW_GROUPS = """\
+// Rows in groups: where one ends, all rows at the last one's end; and the blocks that cover them.
+INLINE int64_t end_of_group(const int32_t *ends, int64_t group, int64_t count, int64_t rows) {
+  const int64_t end = group < 0 ? 0 : group == count - 1 ? rows : ends[group];
+  return end < 0 ? 0 : end > rows ? rows : end;
+}
+INLINE int64_t blocks_of_group(
+    const int32_t *ends, int64_t group, int64_t count, int64_t rows, int64_t block) {
+  const int64_t size =
+      end_of_group(ends, group, count, rows) - end_of_group(ends, group - 1, count, rows);
+  return size > 0 ? (size + block - 1) / block : 0;
+}
+INLINE int64_t blocks_of_groups(const int32_t *ends, int64_t count, int64_t rows, int64_t block) {
+  int64_t blocks = 0;
+  for (int64_t group = 0; group < count; ++group)
+    blocks += blocks_of_group(ends, group, count, rows, block);
+  return blocks;
+}
+"""
+
 MATMUL_FUNCTIONS = {
     "stored_words": WORDS,
     "stored_float16": STORED_FLOAT16,
     "multiply_rows": MULTIPLY_ROWS,
     "multiply_tiles": MULTIPLY_TILES,
+    "blocks_of_groups": ROW_GROUPS,
     "multiply_dots": SUM_OF_LANES + MULTIPLY_DOTS,
 }
 """Entries of `prelude.FUNCTIONS`."""

@@ -11,7 +11,7 @@ decide.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, lcm
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,6 +35,9 @@ DEEP_BYTES = 1024
 
 MOST_DOT_ROWS, MOST_DOT_LANES = 4, 8
 """A register tile of dot products has at most so many."""
+
+COMPUTED_LANES = 16 << 10
+"""Bytes of computed lanes of dot products: they stay in the first-level cache."""
 
 MOST_STACK = 1 << 20
 """Threads have stacks of 2 MiB or more."""
@@ -69,7 +72,8 @@ class CppMatmulTiling:
     """Whether the CPU's tile unit multiplies."""
     dots: int = 0
     """Where both operands' elements lie side by side along the inner axis: a register tile holds a
-    vector of partial sums for each of its rows and of so many lanes, and reads them as they lie."""
+    vector of partial sums for each of its rows and of so many lanes, and reads them as they lie; or
+    a task computes so many lanes of the right operand before, if `copies_right`."""
 
     @property
     def width(self) -> int:
@@ -92,6 +96,8 @@ class CppMatmulTiling:
     def stack(self) -> int:
         """About the bytes that a task needs on the stack."""
         sums = self.row_block * self.lane_block
+        if self.dots and not self.copies_right:
+            return 4 * sums + (4 * self.row_block * self.kblock if self.copies_left else 0)
         return 4 * (sums + (self.row_block + self.width) * self.kblock)
 
     def neighbours(self) -> list[CppMatmulTiling]:
@@ -108,6 +114,7 @@ class CppMatmulTiling:
     def __str__(self) -> str:
         text = f"{self.rows}x{self.width} blocks={self.row_block}x{self.lane_block}x{self.kblock}"
         text += " dots" if self.dots else ""
+        text += " computed" if self.dots and self.copies_right else ""
         text += " bytes" if self.shifted else ""
         return text + (" copied" if self.copies_left else "") + (" tiles" if self.tiles else "")
 
@@ -176,16 +183,25 @@ def _possible(
             )  # fmt: skip
 
 
-def dot_tiling(sizes: Extents, dtype: torch.dtype, facts: CpuFacts) -> CppMatmulTiling:
-    """The tiling of a product whose operands both lie along the inner axis."""
+def dot_tiling(
+    sizes: Extents, dtype: torch.dtype, facts: CpuFacts, grain: int = 0
+) -> CppMatmulTiling:
+    """The tiling of a product whose operands both lie along the inner axis. `grain`: lanes are
+    computed before they are multiplied, in steps of so many points of that axis.
+    """
     step = "int16" if dtype is torch.int8 else step_of(dtype, facts)
     most = min(sizes.rows, MOST_DOT_ROWS) if sizes.static else MOST_DOT_ROWS
     rows = ceil(sizes.rows / ceil(sizes.rows / most)) if sizes.static else most
     lanes = min((facts.registers - 1) // (rows + 1), MOST_DOT_LANES)
     row_block, lane_block = blocks(rows, lanes, sizes, facts)
+    kblock = sizes.inner
+    if grain:
+        grain = lcm(grain, facts.lane_bytes)  # whole vectors of numbers
+        deep = COMPUTED_LANES * NUMBERS[step] // (4 * lanes * grain) * grain
+        kblock = min(max(grain, deep), ceil(sizes.inner / grain) * grain)
     return CppMatmulTiling(
-        rows, 1, facts.lane_bytes, step, row_block, lane_block, sizes.inner,
-        packed=False, dots=lanes,
+        rows, 1, facts.lane_bytes, step, row_block, lane_block, kblock,
+        packed=False, copies_right=grain > 0, dots=lanes,
     )  # fmt: skip
 
 

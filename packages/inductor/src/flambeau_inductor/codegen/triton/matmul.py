@@ -22,6 +22,7 @@ import torch
 
 from flambeau_inductor.codegen.contraction import FLOAT8_OPERANDS, contraction_of
 from flambeau_inductor.codegen.float8 import FLOAT8
+from flambeau_inductor.codegen.packed_operand import unpack
 from flambeau_inductor.codegen.triton.grouped_rows import (
     place_in_group,
     tile_count,
@@ -39,7 +40,6 @@ from flambeau_inductor.codegen.triton.operand_tiles import (
     row_statements,
 )
 from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, TritonOps
-from flambeau_inductor.codegen.triton.packed_operand import unpack
 from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_inductor.indexing.expressions import integer_text
 from flambeau_inductor.ir import Constant, defined_name

@@ -12,6 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.contraction import contraction_of
+from flambeau_inductor.codegen.packed_operand import steps_of
 from flambeau_inductor.codegen.triton.matmul_estimate import (
     RESERVED,
     Work,
@@ -25,7 +26,6 @@ from flambeau_inductor.codegen.triton.matmul_tiling import (
     describe,
     described_stores,
 )
-from flambeau_inductor.codegen.triton.packed_operand import steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

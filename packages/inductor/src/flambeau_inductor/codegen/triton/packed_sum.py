@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from flambeau_inductor.codegen.triton.packed_operand import PERIODS, DigitCopy, period_of
+from flambeau_inductor.codegen.packed_operand import PERIODS, DigitCopy, period_of
 from flambeau_inductor.indexing.ranges import RangedMath
 from flambeau_inductor.ir import (
     Axis,

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 PERIODS = (2, 4, 8)
 """How many numbers may share what is loaded."""
 
+TILE = 16
+"""Triton multiplies no narrower tiles."""
+
 KEPT = "="
 """Marks names of values from before the loop while a builder gives names."""
 
@@ -61,13 +64,16 @@ class PackedOperand:
     shared: dict[str, int]
 
 
-def unpack(body: Body, value: str, axis: Axis, step: int) -> PackedOperand | None:
+def unpack(
+    body: Body, value: str, axis: Axis, step: int, least: int = TILE
+) -> PackedOperand | None:
     """A factor's statements along the axis, for steps of so many points; None if it has no digits
     and shares nothing. Values that the body reads and does not define are from before the loop.
+    `least`: a step has so many loaded numbers or more.
     """
     if not isinstance(axis.size, int):
         return None
-    period = period_of(body, axis, step)
+    period = period_of(body, axis, step, least)
     math = RangedMath({axis.symbol.name: sympy.Integer(axis.size // period)})
     shared: dict[str, int] = {}
     builder = BodyBuilder()
@@ -114,13 +120,13 @@ def _divisions(statement: Statement, axis: Axis) -> list[sympy.Expr]:
     return [atom for atom in atoms if axis.symbol in atom.args[0].free_symbols]
 
 
-def period_of(body: Body, axis: Axis, step: int) -> int:
+def period_of(body: Body, axis: Axis, step: int, least: int = TILE) -> int:
     """The largest of PERIODS by which the axis is divided; 1 if there is none."""
     assert isinstance(axis.size, int)
     divisors = {int(atom.args[1]) for statement in body for atom in _divisions(statement, axis)
                 if atom.args[0] == axis.symbol and atom.args[1].is_Integer}  # fmt: skip
     for period in reversed(PERIODS):
-        if period in divisors and axis.size % period == 0 and step % (16 * period) == 0:
+        if period in divisors and axis.size % period == 0 and step % (least * period) == 0:
             return period
     return 1
 
