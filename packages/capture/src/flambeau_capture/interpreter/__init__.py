@@ -34,6 +34,7 @@ exit/             rebuild.py, rebuild_objects.py: recipes of results;
 opcodes/          one handler per opcode, named as the opcode, one file per concern
 substitutes/      replacements of functions that call back, read frames, or ask whether they are
                   compiled
+constructing.py   calls of classes: how instances are made
 calling.py        calls: interpreted, recorded, native, or a graph break
 capture.py        `capture_frame`: from a call to a record.Capture or a record.Break
 """
