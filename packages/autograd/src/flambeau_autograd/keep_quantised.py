@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flambeau_prims.graph import Value
+from flambeau_prims.quantised_weights import FEWEST_WEIGHTS, MOST_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,10 +27,6 @@ aten = torch.ops.aten
 
 PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default})
 
-MOST_ROWS = {"cpu": 16, "cuda": 64}
-"""Products of so many rows dequantise as they multiply (the inductor's `tuning/dequantised.py`)."""
-
-FEWEST_WEIGHTS = 1 << 18
 CACHE_BYTES = 32 << 20
 """About the last-level cache of a CPU, and of a GPU."""
 

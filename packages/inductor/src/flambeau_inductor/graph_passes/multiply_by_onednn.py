@@ -22,6 +22,7 @@ import torch
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.primitives import Prim
+from flambeau_prims.quantised_weights import MOST_ROWS
 from flambeau_prims.strides import is_contiguous
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
 
 FEWEST_ROWS = 8
-DEQUANTISED_ROWS = 16
 FEWEST_WEIGHTS = 1 << 18
 
 
@@ -76,7 +76,7 @@ def _is_large(node: Node) -> bool:
     if any(value is None or value.spec.dtype is not left.spec.dtype for value in node.outputs):
         return False
     rows = left.spec.shape[0]
-    if isinstance(rows, int) and rows <= DEQUANTISED_ROWS and _is_dequantised(right):
+    if isinstance(rows, int) and rows <= MOST_ROWS["cpu"] and _is_dequantised(right):
         return False
     return is_large_product(left.spec, right.spec, None if bias is None else bias.spec)
 

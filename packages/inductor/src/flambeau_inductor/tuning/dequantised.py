@@ -20,7 +20,6 @@ from flambeau_inductor.codegen.contraction import contraction_of, extents
 from flambeau_inductor.codegen.triton.matmul_candidates import candidates
 from flambeau_inductor.codegen.triton.packed_sum import unpack_sum
 from flambeau_inductor.codegen.triton.tiling import choose_tiling
-from flambeau_inductor.graph_passes.multiply_by_onednn import DEQUANTISED_ROWS
 from flambeau_inductor.lowering.contraction import contraction_nest, product_of_call
 from flambeau_inductor.nodes import ExternCall
 from flambeau_inductor.scheduler.groups import group_of
@@ -30,6 +29,7 @@ from flambeau_inductor.tuning.order import GroupOrder
 from flambeau_inductor.tuning.product_ways import ProductWays, kernel_of
 from flambeau_inductor.tuning.tune import changed
 from flambeau_inductor.tuning.ways import Way
+from flambeau_prims.quantised_weights import FEWEST_WEIGHTS, MOST_ROWS
 from flambeau_runtime.tuning.contest import CpuFacts, DeviceFacts
 
 if TYPE_CHECKING:
@@ -42,15 +42,10 @@ if TYPE_CHECKING:
     from flambeau_inductor.schedule import Schedule
     from flambeau_inductor.scheduler.groups import Group
 
-MOST_ROWS = 64
-MOST_ROWS_OF_CPU = DEQUANTISED_ROWS
 MOST_ROWS_BESIDE_UNIT = 7
 """In bfloat16, where a CPU multiplies that by an instruction and numbers share no bytes: on an EPYC
 of 2022 dot products of 16 rows take 1.5 times the library's time, of 4 rows four fifths.
 """
-
-FEWEST_WEIGHTS = 1 << 18
-"""Smaller factors stay in the caches, and are no work."""
 
 SLIM = (16, 2)
 """Lanes and warps of a tile that reads most of its weights ahead: on an H200 the best for up to 16
@@ -98,8 +93,8 @@ def _suits_dots(product: Product, integers: int) -> bool:
     """Whether dot products are fast beside an instruction for bfloat16."""
     rows, weights = product.left.spec.shape[-2], int(product.right.spec.numel)
     shared = 2 * integers <= weights
-    halves = product.left.spec.dtype is torch.bfloat16
-    return not halves or shared or int(rows) <= MOST_ROWS_BESIDE_UNIT
+    in_bfloat16 = product.left.spec.dtype is torch.bfloat16
+    return not in_bfloat16 or shared or int(rows) <= MOST_ROWS_BESIDE_UNIT
 
 
 def quantised_products(schedule: Schedule) -> Iterator[tuple[int, Product, int]]:
@@ -127,8 +122,7 @@ def quantised_products(schedule: Schedule) -> Iterator[tuple[int, Product, int]]
         weights = factor.spec.numel
         if not isinstance(rows, int) or not isinstance(weights, int):
             continue
-        most = MOST_ROWS_OF_CPU if on_cpu else MOST_ROWS
-        if rows > most or weights < FEWEST_WEIGHTS:
+        if rows > MOST_ROWS.get(call.device.partition(":")[0], 0) or weights < FEWEST_WEIGHTS:
             continue
         if factor.spec.dtype is torch.int8:  # the operator dequantises itself
             yield number, product, weights

@@ -98,8 +98,8 @@ class CppWays(ProductWays):
         """Whether there may be ways to compute a product. In bfloat16, ATen's kernel for int8
         weights reads beyond them, and may end the process that measures it (torch 2.13).
         """
-        halves = product.left.spec.dtype is torch.bfloat16
-        if halves and product.right.spec.dtype is torch.int8:
+        in_bfloat16 = product.left.spec.dtype is torch.bfloat16
+        if in_bfloat16 and product.right.spec.dtype is torch.int8:
             return False
         return product.stride is None and product.left.spec.dtype in CPU_DTYPES
 

@@ -133,7 +133,7 @@ def _dispatch(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(functools.singledispatchmethod.__get__)
 def _bind_dispatcher(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """Python 3.13 keeps the bound functions by weak references; here each is made anew."""
+    """Python 3.13 keeps the bound functions by weak references; capture makes each again."""
     return machine.call(_bound_dispatcher, args, kwargs)
 
 

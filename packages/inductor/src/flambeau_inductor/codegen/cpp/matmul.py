@@ -498,7 +498,7 @@ class MatmulWriter(LoopWriter):
         self.staged.clear()
 
     def stage(self, load: Statement, row: str, period: int) -> None:
-        """A row of loads, widened, in a loop of its own."""
+        """A row of loads, widened, in a separate loop."""
         assert isinstance(load, Load)
         self.array("int32_t", row, self.tiling.kblock // period)
         self.simd()

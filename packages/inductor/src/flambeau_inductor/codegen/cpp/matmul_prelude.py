@@ -297,8 +297,8 @@ template <class E, int bytes, class V> INLINE E sum_of_lanes(V v) {
     return v[0];
   } else {
     typedef E half __attribute__((vector_size(bytes / 2)));
-    struct halves { half low, high; };
-    const halves parts = __builtin_bit_cast(halves, v);
+    struct pair { half low, high; };
+    const pair parts = __builtin_bit_cast(pair, v);
     return sum_of_lanes<E, bytes / 2>(parts.low + parts.high);
   }
 }

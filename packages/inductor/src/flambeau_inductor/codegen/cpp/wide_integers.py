@@ -5,8 +5,8 @@
     body    u0: i32 = load b0[512*i0 + r0]; u1: i32 = 15; u2: i32 = bitwise_and u0 u1; ...
 
 GCC gives all vectors of a loop one size, and one of bytes at least 16 points: a loop over 16 bytes
-computes floats in vectors of four. The staged loads are written to rows of int32 by loops of their
-own, and the body reads these. A result that may leave its dtype is wrapped, as that dtype does.
+computes floats in vectors of four. Separate loops write the staged loads to rows of int32, and the
+body reads these. A result that may leave its dtype is wrapped, as that dtype does.
 """
 
 from __future__ import annotations
