@@ -36,7 +36,7 @@ def resized_channels(
     images, channels, height, width = shape
     n, c, i, j = (symbol(f"i{number}") for number in range(4))
     side = height * width
-    body: list[Statement] = [Constant("half", F32, 0.5), Constant("scale", F32, 0.7)]
+    body: list[Statement] = [Constant("half", F32, 0.5), Constant("scale", F32, 0.75)]
     for name, axis in (("a", i), ("b", j)):
         body += [
             IndexValue(f"v{name}0", I64, axis),
