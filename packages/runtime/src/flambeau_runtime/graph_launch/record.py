@@ -230,17 +230,32 @@ class Recorder:
             raise NotNow("another thread records for the stream")
         if handover is not None and handover.arena is not arena:
             handover = None
-        spare = plain_ones_given_back(self.device, stream)
         try:
-            with spare if self.calls_blas else contextlib.nullcontext():
-                if self.calls_blas:
-                    arena.side.open_blas()
-                pool = self._pool(arena, in_place, handover)
+            pool = self._pool(arena, in_place, handover)
+            shared = pool is arena.pool and not in_place
+            with self._blas_workspace(arena, shared, stream):
                 return self._capture(
                     arena, pool, args, stream, settings, staged, in_place, handover
                 )
         finally:
             arena.side.busy.release()
+
+    @contextlib.contextmanager
+    def _blas_workspace(self, arena: Arena, shared: bool, home: int) -> Iterator[None]:
+        """Have a handle of cuBLAS in this block, and a workspace if products are launched.
+
+        Where the pool is shared by a stream's recordings and no other handle can be in use, the
+        first product takes a workspace from the pool: memory that is dead by then serves. A pool of
+        its own would hold one for each recording; those use the side stream's.
+        """
+        if not self.calls_blas:
+            yield
+            return
+        arena.side.open_blas()
+        with plain_ones_given_back(self.device, home):
+            if not shared:
+                arena.side.open_blas()
+            yield
 
     def _pool(self, arena: Arena, in_place: frozenset[int], handover: Handover | None) -> Pool:
         if handover is not None:
