@@ -1,7 +1,8 @@
 """Tiles, warps and stages of a kernel of attention, from a small model.
 
-forward, heads of 64 in bfloat16       ->  128 queries, 128 keys, 8 warps, 3 stages
-forward, heads of 128                  ->  128 queries, 64 keys, 8 warps, 3 stages
+forward, heads of 64 in bfloat16             ->  64 queries, 64 keys, 4 warps, 3 stages
+the same, a block mask, scores as they are   ->  64 queries, 128 keys, 4 warps, 2 stages
+forward, heads of 128                        ->  128 queries, 64 keys, 4 warps, 2 stages
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.attention import GRADIENTS
+from flambeau_inductor.attention import GRADIENTS, SCORES
 from flambeau_inductor.attention_options import FORWARD, KEY_VALUE_GRADIENTS
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.ir import Load
@@ -89,12 +90,15 @@ def _for_heads(one: Attention, width: int) -> AttentionTiling:
         if one.form == FORWARD:
             return AttentionTiling(64, 32, 4, 2) if width <= 128 else AttentionTiling(32, 32, 4, 1)
         return AttentionTiling(32, 32, 4, 1) if width <= 128 else AttentionTiling(16, 16, 4, 1)
+    masked = one.blocks is not None
     if width <= 64:
+        if one.form == FORWARD and masked and _keeps(one, SCORES, one.changed):
+            return AttentionTiling(64, 128, 4, 2)  # more registers than a score function leaves
         return AttentionTiling(64, 64, 4, 3)
     if width <= 128:
         if one.form == FORWARD:
-            return AttentionTiling(128, 128, 8, 2)
-        if one.form == KEY_VALUE_GRADIENTS and not _is_plain(one):
+            return AttentionTiling(128, 128, 8, 2) if masked else AttentionTiling(128, 64, 4, 2)
+        if one.form == KEY_VALUE_GRADIENTS and not _keeps(one, GRADIENTS, one.gradient):
             return AttentionTiling(64, 128, 8, 2)  # more registers: a program has two tiles more
         return AttentionTiling(64, 64, 4, 2)
     if one.form == KEY_VALUE_GRADIENTS:
@@ -102,8 +106,6 @@ def _for_heads(one: Attention, width: int) -> AttentionTiling:
     return AttentionTiling(64, 64, 4, 2) if one.form == FORWARD else AttentionTiling(64, 32, 4, 2)
 
 
-def _is_plain(one: Attention) -> bool:
-    """Whether gradients of scores are those of what they become."""
-    return any(
-        isinstance(s, Load) and s.buffer == GRADIENTS and s.name == one.gradient for s in one.body
-    )
+def _keeps(one: Attention, buffer: str, value: str | None) -> bool:
+    """Whether a value of the body is what it loads from `buffer`: SCORES or GRADIENTS."""
+    return any(isinstance(s, Load) and s.buffer == buffer and s.name == value for s in one.body)
