@@ -347,11 +347,12 @@ def differences(
     versions: bool = True,
     messages: bool = True,
     losses: Collection[int] | None = None,
+    inference: bool = False,
     **options: Any,
 ) -> list[str]:
     """What differs between compiled and eager on `calls` draws of inputs; `make` draws them from
     the seeded generator. The backward is that of the tensors among the outputs whose numbers are in
-    `losses` (None: all).
+    `losses` (None: all). `inference`: inputs are made and calls run in inference mode.
     """
     compiled = flambeau.compile(function, **options)
     found = []
@@ -359,10 +360,18 @@ def differences(
 
         def inputs(draw: int = call) -> tuple[Any, ...]:
             seed_generators(seed + draw)
-            return make()
+            with torch.inference_mode(inference):
+                return make()
 
         def run(target: Callable[..., Any], args: tuple[Any, ...], draw: int = call) -> Run:
-            return observe(target, args, seed=seed + draw, backward=backward, losses=losses)
+            with torch.inference_mode(inference):
+                return observe(
+                    target,
+                    args,
+                    seed=seed + draw,
+                    backward=backward and not inference,
+                    losses=losses,
+                )
 
         theirs = run(function, inputs())
         ours = run(compiled, inputs())

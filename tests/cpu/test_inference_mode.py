@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import flambeau
 from flambeau.interop_dynamo import flambeau_backend
+from flambeau.report import report_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -234,3 +236,63 @@ def test_as_a_backend_of_torch_compile() -> None:
     compiled = torch.compile(program, backend=flambeau_backend)
     assert flags(list(compiled(x))) == flags(list(program(x)))
     assert not torch.is_inference_mode_enabled()
+
+
+# Operators that consist of others come to the tracer whole in inference mode.
+
+
+def results_that_are_arguments(x: torch.Tensor, w: torch.Tensor) -> Any:
+    kept = F.dropout(x.sigmoid(), 0.0, training=True)
+    turned = torch.einsum("ij->ji", x.exp())
+    typed = x.cos().type_as(x)
+    summed = x.sin().sum_to_size(x.shape)
+    later = [(each @ w).sum() for each in (kept, turned.t(), typed, summed)]
+    return [kept @ kept.t() + 1, kept.t(), turned, typed, summed, *later]
+
+
+def results_that_are_inputs(x: torch.Tensor, w: torch.Tensor) -> Any:
+    kept = F.dropout(x, 0.0, training=True)
+    typed = w.type_as(x)
+    kept.add_(1)
+    return kept, typed, torch.einsum("ij->ji", w), x * 2
+
+
+def layers(x: torch.Tensor, w: torch.Tensor) -> Any:
+    heads = x.view(1, 2, -1, x.shape[1])
+    return (
+        F.linear(x, w, w[0]),
+        F.scaled_dot_product_attention(heads, heads, heads),
+        F.max_pool2d(heads, 2),
+        F.conv2d(heads, w[None, None, :3, :3].expand(4, 2, 3, 3)),
+        F.layer_norm(x, x.shape[1:]),
+        torch.tensordot(x, w, 1),
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("given", [False, True], ids=["tensors", "inference tensors"])
+@pytest.mark.parametrize("program", [results_that_are_arguments, results_that_are_inputs, layers])
+def test_operators_that_consist_of_others(program: Any, given: bool, dynamic: bool) -> None:
+    compiled = flambeau.compile(program, fullgraph=True, dynamic=dynamic)
+    for rows in (8, 16):
+        with torch.inference_mode(given):
+            x, w = torch.randn(rows, 8), torch.randn(8, 8)
+        runs = []
+        for call in (program, compiled):
+            own = x.clone()
+            with torch.inference_mode():
+                found = [own, *call(own, w)]
+            places = [each.data_ptr() for each in (own, w)]
+            shared = [each.data_ptr() in places for each in found]
+            runs.append((flags(found), [each.stride() for each in found], shared, found))
+        (*facts, ours), (*expected, theirs) = runs
+        assert facts == expected
+        torch.testing.assert_close(ours, theirs)
+    for graph in report_of(compiled).graphs:
+        for functional in graph.functional.values():
+            whole = {str(node.op) for node in functional.nodes if is_composite(node.op)}
+            assert not whole
+
+
+def is_composite(op: Any) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and op._can_decompose()

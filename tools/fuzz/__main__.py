@@ -1,11 +1,13 @@
-"""`python -m tools.fuzz [tensors|python|collectives|control-flow|stored]`: compare random
+"""`python -m tools.fuzz [tensors|python|collectives|control-flow|stored|launches]`: compare random
 programs, print those that differ, shrunk; exit status 1 if there are any.
 
 tensors: straight tensor programs against eager, by seed. python: Python programs with tensors in
 them, made by hypothesis. collectives: programs that communicate, in two processes, by seed, up to
 the first that differs. control-flow: programs of torch.cond, while_loop, scan, map and
 associative_scan, in function transforms too, against plain Python, by seed; not shrunk. stored:
-programs that one process stores and the next ones find edited, against eager, by seed.
+programs that one process stores and the next ones find edited, against eager, by seed. launches:
+what users do around compiled calls (hold outputs, change weights, use streams), against eager, by
+seed; on a GPU, most calls are replays of recorded CUDA graphs.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 def main() -> int:
     """Run the programs of seeds S .. S + N - 1 (tensors), or N drawn from seed S (python)."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
-    kinds = ("tensors", "python", "collectives", "control-flow", "stored")
+    kinds = ("tensors", "python", "collectives", "control-flow", "stored", "launches")
     parser.add_argument("kind", nargs="?", choices=kinds, default="tensors")
     parser.add_argument("--programs", type=int, default=200, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
@@ -30,6 +32,8 @@ def main() -> int:
         "--sanitize", action="store_true", help="tensors: kernels under the address sanitizer"
     )
     parser.add_argument("--name-seeds", action="store_true", help="tensors: name each seed first")
+    parser.add_argument("--jobs", type=int, default=1, help="launches: processes at a time")
+    parser.add_argument("--trial", help="launches: run this trial, as one was printed")
     options = parser.parse_args()
     os.environ.setdefault("FLAMBEAU_CHECK", "1")
     if options.kind == "collectives":
@@ -46,6 +50,12 @@ def main() -> int:
         from tools.fuzz.stored.check import report as report_stored
 
         return report_stored(options.programs, options.seed)
+    if options.kind == "launches":
+        from tools.fuzz.launches import check as launches
+
+        if options.trial is not None:
+            return launches.report_again(options.trial)
+        return launches.report(options.programs, options.seed, options.jobs)
     return _tensors(options) if options.kind == "tensors" else _python(options)
 
 

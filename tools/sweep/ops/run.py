@@ -29,7 +29,11 @@ def run(case: Case, variant: str, backend: str) -> dict[str, Any]:
     breaks and fallbacks are the ids of the reasons why something ran eagerly.
     """
     started = time.perf_counter()
-    with warnings.catch_warnings(), torch.set_grad_enabled(case.grad):
+    with (
+        warnings.catch_warnings(),
+        torch.inference_mode(case.inference),
+        torch.set_grad_enabled(case.grad),
+    ):
         warnings.simplefilter("ignore")
         theirs = _observe(case.program, case.make(), case)
         compiled = flambeau.compile(case.program, backend=backend, dynamic=variant == "dynamic")

@@ -16,4 +16,6 @@ SAMPLE = (
     "topk",
     "view",
 )
-SAMPLE_VARIANTS = ("static", "dynamic", "views", "inplace", "out", "errors", "int", "complex")
+SAMPLE_VARIANTS = (
+    "static", "dynamic", "inference", "views", "inplace", "out", "errors", "int", "complex",
+)  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ VARIANTS = (
     "static",
     "dynamic",
     "no_grad",
+    "inference",
     "views",
     "inplace",
     "method",
@@ -47,12 +48,15 @@ DRAWN = 40
 
 @dataclass(frozen=True)
 class Case:
-    """One program and its arguments; `grad` says whether gradients are recorded."""
+    """One program and its arguments; `grad` says whether gradients are recorded, `inference`
+    whether the arguments are made and the program is called in inference mode.
+    """
 
     name: str
     program: Callable[..., Any]
     make: Callable[[], tuple[Any, ...]]
     grad: bool = True
+    inference: bool = False
 
 
 def cases(op: Any, variant: str, device: str, limit: int, seed: int = 0) -> list[Case]:
@@ -80,7 +84,10 @@ def cases(op: Any, variant: str, device: str, limit: int, seed: int = 0) -> list
         return []
     target = op.method_variant if variant == "method" else op.op
     samples = _samples(op, dtype, device, limit, grad=op.supports_autograd)
-    made = [_case(str(n), _call(target), s, grad=variant != "no_grad") for n, s in samples]
+    recorded = variant not in ("no_grad", "inference")
+    made = [_case(str(n), _call(target), s, grad=recorded) for n, s in samples]
+    if variant == "inference":
+        return [replace(case, inference=True) for case in made]
     return [_with_views(case) for case in made] if variant == "views" else made
 
 

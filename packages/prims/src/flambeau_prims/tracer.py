@@ -214,9 +214,9 @@ class Tracer(TorchDispatchMode):
             answer = _SPECIAL[facts.special](self, func, args, kwargs or {})
             if answer is not _GO_ON:
                 return answer
-        if self.env is not None and _is_composed(func) and _holds_symbols(args):
+        if _is_composed(func):
             with self:
-                return func.decompose(*args, **(kwargs or {}))
+                return func._op_dk(_COMPOSED, *args, **(kwargs or {}))
         key: list[Any] = [func]
         rule_args, values = self._take_all(args, key)
         if kwargs:
@@ -504,16 +504,21 @@ def left_to_subclass(types: Any) -> bool:
     return any(kind is not FakeTensor and is_wrapper_subclass(kind) for kind in types)
 
 
+_COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
+"""Under which torch's C++ takes operators apart. Not `func.decompose`: that runs what Python code of
+torch has registered in its place, where dropout of probability 0 is a copy.
+"""
+
+
 @functools.cache
 def _is_composed(func: Any) -> bool:
-    """Whether an operator without a rule consists of others. It comes here whole where nothing
-    above took it apart: below autograd, as the handlers of wrapper subclasses call it.
+    """Whether an operator consists of others. It comes here whole where nothing above took it
+    apart: in inference mode, and below autograd, as the handlers of wrapper subclasses call it.
+
+    Taken apart it is computed as elsewhere, and its result is known to be an argument where it is
+    one: dropout of probability 0, `type_as` of the same type, `einsum` of one tensor.
     """
-    return bool(func._can_decompose()) and rule_for(func) is None
-
-
-def _holds_symbols(args: Any) -> bool:
-    return any(isinstance(arg, FakeTensor) and arg.spec.env is not None for arg in args)
+    return bool(func._can_decompose())
 
 
 def is_recording() -> bool:
