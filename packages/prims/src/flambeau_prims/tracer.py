@@ -39,7 +39,7 @@ from flambeau_prims.fake import (
 from flambeau_prims.fused_optimizers import fused_step
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.out_arguments import to_resize
-from flambeau_prims.rules.registry import infer, infer_keyed, rule_for
+from flambeau_prims.rules.registry import infer, infer_keyed
 from flambeau_prims.sizes import ExprEnv, as_int
 from flambeau_prims.sizes_node import from_symbolic, from_symint, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
@@ -216,7 +216,7 @@ class Tracer(TorchDispatchMode):
                 return answer
         if _is_composed(func):
             with self:
-                return func._op_dk(_COMPOSED, *args, **(kwargs or {}))
+                return func._op_dk(_COMPOSED_KEY, *args, **(kwargs or {}))
         key: list[Any] = [func]
         rule_args, values = self._take_all(args, key)
         if kwargs:
@@ -504,9 +504,10 @@ def left_to_subclass(types: Any) -> bool:
     return any(kind is not FakeTensor and is_wrapper_subclass(kind) for kind in types)
 
 
-_COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
-"""Under which torch's C++ takes operators apart. Not `func.decompose`: that runs what Python code of
-torch has registered in its place, where dropout of probability 0 is a copy.
+_COMPOSED = "CompositeImplicitAutograd"
+_COMPOSED_KEY = getattr(torch._C.DispatchKey, _COMPOSED)
+"""Under which torch's C++ takes operators apart. Not `func.decompose`, nor `func._can_decompose`:
+these mean what Python code of torch has registered, too, where dropout of probability 0 is a copy.
 """
 
 
@@ -518,7 +519,7 @@ def _is_composed(func: Any) -> bool:
     Taken apart it is computed as elsewhere, and its result is known to be an argument where it is
     one: dropout of probability 0, `type_as` of the same type, `einsum` of one tensor.
     """
-    return bool(func._can_decompose())
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSED))
 
 
 def is_recording() -> bool:
