@@ -98,7 +98,7 @@ class Several(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         h = self.a(x)
         y = F.dropout(h.sigmoid(), self.dropout, self.training)
-        return y @ y.t() + h.sum(), h[1:], y.t()
+        return y @ y.t() / len(y) + h.mean(), h[1:], y.t()
 
     def input(self, batch: int, generator: torch.Generator) -> torch.Tensor:
         return torch.randn(520, 520, generator=generator)
