@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 COMPILERS = ("flambeau", "torch")
+MODES = ("eval", "inference", "train")
+"""As `run.MODES`, which are the default: that module imports torch."""
 STATUSES = ("whole", "breaks", "differs", "error", "not run")
 
 
@@ -30,6 +32,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--results", type=Path, help="a JSON-lines file to go on with and add to")
     parser.add_argument("--compilers", nargs="+", choices=COMPILERS, default=["flambeau"])
     parser.add_argument("--backend", default="inductor", help="flambeau's backend")
+    parser.add_argument(
+        "--modes", nargs="+", choices=MODES, default=["eval", "train"], help="of the models"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=int, default=180, help="seconds an architecture may take")
     parser.add_argument(
@@ -109,7 +114,7 @@ def _run_all(pending: list[Item], options: argparse.Namespace) -> Any:
                 path = Path(directory, "-".join(item))
                 process = os.fork()
                 if process == 0:
-                    _child(run.run, item, options.backend, path)
+                    _child(run.run, item, options.backend, options.modes, path)
                 running[process] = (item, time.monotonic(), path)
             time.sleep(0.05)
             for process, (item, started, path) in list(running.items()):
@@ -131,14 +136,14 @@ def _run_all(pending: list[Item], options: argparse.Namespace) -> Any:
                 )
 
 
-def _child(run: Any, item: Item, backend: str, path: Path) -> None:
+def _child(run: Any, item: Item, backend: str, modes: list[str], path: Path) -> None:
     """Runs in the forked process, and never returns."""
     os.setpgid(0, 0)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     try:
-        found = run(*item, backend)
+        found = run(*item, backend, modes)
     except BaseException:
         cause = traceback.format_exc().strip().splitlines()[-1][:300]
         found = {"eval": {"status": "error", "causes": [cause]}}
@@ -180,7 +185,7 @@ def _stored_lines(results: dict[Item, dict[str, Any]]) -> list[str]:
     how often each reason kept an entry out.
     """
     lines = []
-    for mode in ("eval", "train"):
+    for mode in _modes(results):
         stored = {
             name: found[mode]["stored"]
             for (name, _), found in results.items()
@@ -202,6 +207,11 @@ def _stored_lines(results: dict[Item, dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _modes(results: dict[Item, dict[str, Any]]) -> list[str]:
+    """The modes that were run."""
+    return [mode for mode in MODES if any(mode in found for found in results.values())]
+
+
 def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
     """How many architectures end how, per compiler and mode; then those that are not whole, or of
     which there is more to say.
@@ -211,7 +221,7 @@ def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
         "|---" * (len(STATUSES) + 4) + "|",
     ]
     for compiler in compilers:
-        for mode in ("eval", "train"):
+        for mode in _modes(results):
             counts = Counter(
                 found[mode]["status"]
                 for (_, by), found in results.items()

@@ -8,7 +8,7 @@ import copy
 import random
 import time
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy
@@ -24,16 +24,21 @@ from tools.sweep.models.build import build
 from tools.sweep.models.compare import differences, tensors
 from tools.sweep.models.table import TABLE
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 SEEDS = (2, 2, 3)
 """One for each step: the same numbers are drawn twice, then others."""
+MODES = ("eval", "train")
+"""Without gradients, and a training step. "inference" is eval in inference mode."""
 OWN_WAY = "as eager where is_compiling() is true, not as eager"
 """The model asks, and computes something else: the results are those of an eager run that is told
 so, too.
 """
 
 
-def run(name: str, compiler: str, backend: str) -> dict[str, Any]:
-    """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch".
+def run(name: str, compiler: str, backend: str, modes: Sequence[str] = MODES) -> dict[str, Any]:
+    """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch" and each mode.
 
     Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself
     cannot run), causes (texts) and seconds; Flambeau's also what its graphs assume of data (texts),
@@ -46,7 +51,7 @@ def run(name: str, compiler: str, backend: str) -> dict[str, Any]:
     except Exception as error:
         return {"eval": _not_run("build", error)}
     found: dict[str, Any] = {}
-    for mode in ("eval", "train"):
+    for mode in modes:
         try:
             want = _run(copy.deepcopy(model), inputs, mode)
         except Exception as error:
@@ -79,8 +84,8 @@ def _run(
         random.seed(seed)
         numpy.random.seed(seed)
         own = copy.deepcopy(inputs)
-        if mode == "eval":
-            with torch.no_grad():
+        if mode != "train":
+            with torch.no_grad(), torch.inference_mode(mode == "inference"):
                 output = call(**own)
             gathered = dict(tensors(output))
         else:
