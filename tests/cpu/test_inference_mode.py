@@ -296,3 +296,14 @@ def test_operators_that_consist_of_others(program: Any, given: bool, dynamic: bo
 
 def is_composite(op: Any) -> bool:
     return isinstance(op, torch._ops.OpOverload) and op._can_decompose()
+
+
+def test_a_size_that_an_operator_computes() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.div(x.shape[0], 2, rounding_mode="trunc"), -1) + 1
+
+    compiled = flambeau.compile(program, fullgraph=True, dynamic=True)
+    for rows in (6, 8):
+        with torch.inference_mode():
+            x = torch.randn(rows, 3)
+            torch.testing.assert_close(compiled(x), program(x))

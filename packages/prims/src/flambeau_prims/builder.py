@@ -136,6 +136,9 @@ class Builder:
         `to_float`: integers become the default floating dtype (true division, exp, ...).
         """
         dtype = self.promoted_dtype(operands, to_float=to_float)
+        if not any(isinstance(op, Value) for op in operands):
+            number, *others = operands  # `torch.div(7, 2)` is a tensor
+            operands = [self._append(_FULL, ((), number, dtype, self.result.device)), *others]
         return self.broadcast(operands, compute_dtype(dtype))
 
     def promoted_dtype(self, operands: Sequence[Operand], *, to_float: bool = False) -> torch.dtype:

@@ -31,8 +31,6 @@ _SIZES = {
 }  # fmt: skip
 _CONTENTS = {
     aten._local_scalar_dense.default,
-    aten.item.default,
-    aten.is_nonzero.default,
     aten.equal.default,
 }
 _CHECKS = {aten._linalg_check_errors.default, aten._assert_async.default, aten._assert_async.msg}
@@ -54,6 +52,20 @@ READS_MEMORY = frozenset(
 """Overloads whose result depends on the geometry of their first argument in memory."""
 
 
+COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
+"""Under which torch's C++ takes operators apart. Not `op.decompose`, nor `op._can_decompose`: these
+mean what Python code of torch has registered, too, where dropout of probability 0 is a copy.
+"""
+
+
+def _is_composed(op: OpOverload) -> bool:
+    key = COMPOSED.name
+    try:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+    except RuntimeError:  # overloads that exist for TorchScript alone
+        return False
+
+
 def is_check(op: Any) -> bool:
     """Whether an overload only checks data: it returns nothing, and stays in the graph."""
     return op in _CHECKS
@@ -71,7 +83,7 @@ class OperatorFacts:
     """Facts of one overload; see the attributes."""
 
     __slots__ = (
-        "aliases", "any_geometry", "changes_metadata", "checks_overlap",
+        "aliases", "any_geometry", "changes_metadata", "checks_overlap", "composed",
         "copies_any_geometry", "counted_lists", "functional", "lazy", "mutated", "op", "out",
         "positions", "random", "returns_list", "special", "stem", "view", "view_form",
     )  # fmt: skip
@@ -114,15 +126,24 @@ class OperatorFacts:
         self.copies_any_geometry = self.stem == "as_strided_copy"
         """Whether it copies such a window: a window beyond the memory is eager's error."""
         self.random = torch.Tag.nondeterministic_seeded in op.tags
+        self.composed = op not in _SIZES and _is_composed(op)
+        """Whether it consists of others. It reaches a Tracer whole where nothing above took it
+        apart: in inference mode, and below autograd, as the handlers of wrapper subclasses call it.
+
+        Taken apart it is computed as elsewhere, and its result is known to be an argument where it
+        is one: dropout of probability 0, `type_as` of the same type, `einsum` of one tensor.
+        """
         self.special: str | None = None
         # A rule knows better than the tag: only some calls of aten.index depend on contents.
         dynamic = torch.Tag.dynamic_output_shape in op.tags and rule_for(op) is None
-        if op in _CONTENTS or torch.Tag.data_dependent_output in op.tags or dynamic:
+        if op in _SIZES:
+            self.special = "sizes"
+        elif self.composed:
+            pass  # its parts may be special
+        elif op in _CONTENTS or torch.Tag.data_dependent_output in op.tags or dynamic:
             self.special = "contents"
         elif op in _LIFTS:
             self.special = "lift"
-        elif op in _SIZES:
-            self.special = "sizes"
         elif op is aten._to_copy.default:
             self.special = "number"
         elif fused_step(op) is not None:

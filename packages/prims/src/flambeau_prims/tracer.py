@@ -214,9 +214,9 @@ class Tracer(TorchDispatchMode):
             answer = _SPECIAL[facts.special](self, func, args, kwargs or {})
             if answer is not _GO_ON:
                 return answer
-        if _is_composed(func):
+        if facts.composed:
             with self:
-                return func._op_dk(_COMPOSED_KEY, *args, **(kwargs or {}))
+                return func._op_dk(operator_facts.COMPOSED, *args, **(kwargs or {}))
         key: list[Any] = [func]
         rule_args, values = self._take_all(args, key)
         if kwargs:
@@ -502,24 +502,6 @@ class Tracer(TorchDispatchMode):
 def left_to_subclass(types: Any) -> bool:
     """Whether a class among those of a call's arguments answers the call, on inner fakes."""
     return any(kind is not FakeTensor and is_wrapper_subclass(kind) for kind in types)
-
-
-_COMPOSED = "CompositeImplicitAutograd"
-_COMPOSED_KEY = getattr(torch._C.DispatchKey, _COMPOSED)
-"""Under which torch's C++ takes operators apart. Not `func.decompose`, nor `func._can_decompose`:
-these mean what Python code of torch has registered, too, where dropout of probability 0 is a copy.
-"""
-
-
-@functools.cache
-def _is_composed(func: Any) -> bool:
-    """Whether an operator consists of others. It comes here whole where nothing above took it
-    apart: in inference mode, and below autograd, as the handlers of wrapper subclasses call it.
-
-    Taken apart it is computed as elsewhere, and its result is known to be an argument where it is
-    one: dropout of probability 0, `type_as` of the same type, `einsum` of one tensor.
-    """
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSED))
 
 
 def is_recording() -> bool:
