@@ -18,3 +18,9 @@ def test_random_programs_of_symbolic_sizes() -> None:
     texts = [check(seed, dynamic=True) for seed in range(1000, 1020)]
     found = [text for text in texts if text is not None]
     assert not found, "\n\n".join(found)
+
+
+def test_random_programs_in_inference_mode() -> None:
+    texts = [check(seed, inference=True, dynamic=seed % 2 == 0) for seed in range(2000, 2020)]
+    found = [text for text in texts if text is not None]
+    assert not found, "\n\n".join(found)

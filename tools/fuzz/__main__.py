@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument(
         "--sanitize", action="store_true", help="tensors: kernels under the address sanitizer"
     )
+    parser.add_argument("--inference", action="store_true", help="tensors: in inference mode")
     parser.add_argument("--name-seeds", action="store_true", help="tensors: name each seed first")
     parser.add_argument("--jobs", type=int, default=1, help="launches: processes at a time")
     parser.add_argument("--trial", help="launches: run this trial, as one was printed")
@@ -71,7 +72,12 @@ def _tensors(options: argparse.Namespace) -> int:
     for seed in range(options.seed, options.seed + options.programs):
         if options.name_seeds:
             print(f"seed {seed}", flush=True)
-        text = check(seed, dynamic=options.dynamic, backend=options.backend or "inductor")
+        text = check(
+            seed,
+            dynamic=options.dynamic,
+            inference=options.inference,
+            backend=options.backend or "inductor",
+        )
         if text is not None:
             failures += 1
             print(text, flush=True)
