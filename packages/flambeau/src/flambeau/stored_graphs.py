@@ -437,7 +437,12 @@ def _compiler_digest(cache_dir: Path | None) -> str:
 
 def content_digest(files: Sequence[tuple[str, str]]) -> str:
     """The hash of files, each by its name and what is in it."""
-    return key_of(*(part for name, path in files for part in (name, Path(path).read_bytes())))
+    return key_of(*(part for name, path in files for part in (name, _content_of(path))))
+
+
+def _content_of(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # hundreds of small ones
+        return file.readall()
 
 
 @functools.cache

@@ -1,7 +1,8 @@
 """A made entry -> plain data, and back: its guards, its function's source and constants, and which
 stored graph it calls.
 
-    {"sources": [...], "objects": [...], "definitions": [...],      the tables (`encoding`)
+    {"sources": [...], "objects": [...], "specs": [...], "places": [...],   tables (`encoding`)
+     "definitions": [...],                                          what torch must define alike
      "guards": [...], "inputs": [...],                              what is checked and loaded
      "item": -1, "text": "def entry(...)", "constants": {...},      what is called
      "graph": {...}, "on_error": {...},
@@ -103,9 +104,7 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
         ],
     }  # fmt: skip
     data["frames"] = encode_frames(encoder, function, capture.suspended)
-    objects = encoder.finish(info.guards)  # which may add sources
-    tables = {"sources": encoder.sources, "objects": objects, "symbols": encoder.symbols}
-    return {**tables, **data}
+    return {**encoder.tables(info.guards), **data}
 
 
 def _refuse(parts: EntryParts) -> None:
