@@ -118,7 +118,7 @@ static void keep(Handle fresh, int32_t dtype, int64_t extent, void *data, int64_
     pthread_mutex_unlock(&lock);
 }
 
-int32_t large_memory_new(int64_t ndim, const int64_t *sizes, int32_t dtype, Handle *made)
+int32_t large_memory_new(int64_t ndim, const int64_t *sizes, int32_t dtype, int again, Handle *made)
 {
     const int64_t extent = extent_of(ndim, sizes);
     const int keeps = torch_api.use_count != 0 && torch_api.get_storage_size != NULL;
@@ -128,7 +128,7 @@ int32_t large_memory_new(int64_t ndim, const int64_t *sizes, int32_t dtype, Hand
     int64_t bytes = 0;
     if (status || torch_api.get_storage_size == NULL || torch_api.get_data_ptr(*made, &data) || torch_api.get_storage_size(*made, &bytes))
         return status;
-    if (bytes >= HUGE_LEAST) prefer_huge_pages(data, bytes);
+    if (again && bytes >= HUGE_LEAST) prefer_huge_pages(data, bytes);
     if (keeps && bytes >= KEPT_LEAST) keep(*made, dtype, extent, data, bytes);
     return 0;
 }

@@ -85,8 +85,16 @@ class Decoder:
         """The source of a number."""
         found = self._sources.get(at)
         if found is None:
-            name, *arguments = self._source_table[at]
-            found = self._sources[at] = _SOURCES[name](*self.values(arguments))
+            kind, *fields = self._source_table[at]
+            cls = _SOURCES[kind]
+            found = self._sources[at] = cls(
+                *(
+                    self.source(field)
+                    if type(field) is int and name in cls.bases
+                    else self.value(field)
+                    for name, field in zip(cls.__match_args__, fields, strict=True)
+                )
+            )
         return found
 
     def guard(self, data: Json) -> Guard:

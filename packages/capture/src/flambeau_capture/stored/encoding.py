@@ -1,7 +1,7 @@
 """Guards, sources and constants -> JSON. `decoding` is the way back.
 
     IS L['self'].act <function relu>   ->   ["IS", 7, {"held": {"object": 3}}, 0]
-    source 7                           ->   ["DictEntry", {"source": 6}, "act"]
+    source 7                           ->   ["DictEntry", 6, "act"]    (of source 6)
     object 3                           ->   [["path", "torch.nn.functional", "relu"], "function .."]
     place 0                            ->   "model.py:12"
     spec 2 (in {"spec": 2})            ->   [[8, 4], [4, 1], "float32", "cpu", 0]
@@ -125,8 +125,12 @@ class Encoder:
         if found is not None:
             return found
         outer, self._held = self._held, set()
-        written = [type(source).__name__]
-        written += [self.value(getattr(source, name)) for name in source.__match_args__]
+        kind = type(source)
+        written: list[Json] = [kind.__name__]
+        for name in kind.__match_args__:
+            field = getattr(source, name)
+            read_from = name in kind.bases and isinstance(field, Source)
+            written.append(self.source(field) if read_from else self.value(field))
         held, self._held = self._held, outer
         for parent in source.parents():
             held |= self._needed_by_source[self._source_at[parent]]
