@@ -356,8 +356,9 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
 
 def describe(gm: fx.GraphModule, examples: list[Any], context: Context) -> list[str]:
     """What a captured graph is, as JSON: all around its nodes, then each node."""
-    if gm.meta.get("size_env") is not None:
-        raise NotStored("symbolic")
+    env = gm.meta.get("size_env")
+    if env is not None:
+        raise NotStored("data-dependent" if env.unbacked_atoms else "symbolic")
     content = _content()
     around = [
         FORMAT,

@@ -49,9 +49,11 @@ Json = Any
 
 
 def encode_entry(parts: EntryParts, graph: Json) -> Json:
-    """The data of an entry that calls the stored graph `graph`; NotStorable if it has none."""
+    """The data of an entry that calls the stored graph `graph`; NotStorable if it has none.
+
+    Of parts that `check_kind` lets pass.
+    """
     capture = parts.capture
-    _refuse(parts)
     function = capture.scope.function
     definitions = capture.definitions
     encoder = Encoder(function, definitions)
@@ -107,7 +109,7 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
     return {**encoder.tables(info.guards), **data}
 
 
-def _refuse(parts: EntryParts) -> None:
+def check_kind(parts: EntryParts) -> None:
     """NotStorable for the kinds of entries that have no data."""
     capture = parts.capture
     if capture.of_the_process:
