@@ -10,8 +10,8 @@ import pytest
 import torch
 from recording import GraphLog, compile_program, record_calls
 
-from flambeau_autograd.backwards import Backward, BackwardTable
 from flambeau_autograd import AutogradOptions, aot
+from flambeau_autograd.backwards import Backward, BackwardTable
 from flambeau_autograd.reasons import REASONS, AliasedMutation, BackwardFailed, LeafInside
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.evaluate import run_graph
