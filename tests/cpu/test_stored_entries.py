@@ -6,12 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 import flambeau
+from flambeau.report import report_of
+from flambeau_capture.compiled import state_of
+from flambeau_capture.stored.encoding import Encoder, likely_modules
 from tests.worlds import kinds
 
 ROOT = Path(__file__).parents[2]
@@ -109,3 +115,74 @@ def test_keys_of_entries_run_no_code_of_a_tensor_class() -> None:
     torch.testing.assert_close(compiled((x, y)), y * 2)
     assert Refusing.asked == asked
     assert kinds(compiled) == ["capture"]
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_depends_on_data_says_so(trained: bool) -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0].sin().sum() * 2
+
+    x = torch.randn(20, requires_grad=trained)
+    compiled = flambeau.compile(chosen, fullgraph=True)
+    torch.testing.assert_close(compiled(x), chosen(x))
+    (entry,) = state_of(compiled).entries
+    assert "[unbacked]" in entry.info.stored
+    (graph,) = report_of(compiled).graphs
+    assert "[data-dependent]" in graph.stored
+
+
+CODE = """
+from flambeau_capture.stored.descriptions import Descriptions
+
+
+def described(text):
+    scope = {}
+    exec(compile(text, "/a/b.py", "exec", dont_inherit=True), scope)
+    return Descriptions().of(scope["f"].__code__)
+
+
+IN_A_SET = "def f(x): return x in {'one', 'two', 'three', 4, (5, 'six')}, lambda: [2.5, b'y', ...]"
+"""
+
+
+@pytest.mark.parametrize("imported", ["", "import sys; [*map(sys.intern, ('one', 'f'))]"])
+def test_code_has_one_description_in_all_processes(imported: str) -> None:
+    texts = set()
+    for seed in "012":
+        done = subprocess.run(
+            [sys.executable, "-c", f"{imported}{CODE}\nprint(described(IN_A_SET))"],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        texts.add(done.stdout)
+    scope: dict[str, Any] = {}
+    exec(CODE, scope)
+    assert texts == {scope["described"](scope["IN_A_SET"]) + "\n"}
+
+
+def test_code_that_differs_is_described_otherwise() -> None:
+    scope: dict[str, Any] = {}
+    exec(CODE, scope)
+    texts = [
+        "def f(x): return x + 0.0", "def f(x): return x + -0.0", "def f(x): return x + 0",
+        "def f(x): return x + False", "def f(x, y=1): return x + 0", "def f(y): return y + 0",
+        "\ndef f(x): return x + 0", "def f(*x): return x + 0", "def f(x): return x + 0j",
+        "def f(x): return lambda: x + 0", "def f(x): return lambda: x + 1",
+        "def f(x):  return x + 0",
+    ]  # fmt: skip
+    assert len({scope["described"](text) for text in texts}) == len(texts)
+
+
+def test_modules_are_found_by_their_files() -> None:
+    assert list(likely_modules("/a/b/c.py")) == ["c", "b.c", "a.b.c", "__main__"]
+    assert list(likely_modules("/a/b/__init__.py")) == ["b", "a.b", "__main__"]
+    encoder = Encoder(lambda: None)  # type: ignore[arg-type]
+    assert __name__ in encoder._modules_of_file(__file__)
+    assert not encoder._modules_of_file("<string>") and not encoder._modules_of_file("/no.py")
+    odd = types.ModuleType("odd")
+    odd.__file__ = "/somewhere/else.py"
+    with mock.patch.dict(sys.modules, {"odd": odd}):
+        assert list(encoder._modules_of_file("/somewhere/else.py")) == ["odd"]

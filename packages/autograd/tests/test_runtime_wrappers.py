@@ -11,6 +11,7 @@ import torch
 from recording import GraphLog, compile_program, record_calls
 
 from flambeau_autograd import AutogradOptions, aot
+from flambeau_autograd.backwards import Backward, BackwardTable
 from flambeau_autograd.reasons import REASONS, AliasedMutation, BackwardFailed, LeafInside
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.evaluate import run_graph
@@ -365,6 +366,16 @@ def test_the_collector_pauses_and_resumes():
         with collector_paused():
             pass
         assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_collector_pauses_while_a_backward_is_compiled():
+    class Table(BackwardTable):
+        def _make(self, missing):
+            assert not gc.isenabled()
+            return Backward(tuple, (), self._tangents - missing)
+
+    assert Table(frozenset({0, 1})).without(frozenset({1})).tangents == {0}
     assert gc.isenabled()
 
 

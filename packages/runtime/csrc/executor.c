@@ -216,7 +216,7 @@ static inline __attribute__((always_inline)) int run_steps(Call *call, const boo
             case OP_ALLOCATE: {
                 const int64_t *sizes = call->values + pc[5];
                 Handle made = NULL;
-                if (new_tensor(pc[4], sizes, (int32_t)pc[1], (int32_t)pc[2], (int32_t)pc[3], &made)) {
+                if (new_tensor(pc[4], sizes, (int32_t)pc[1], (int32_t)pc[2], (int32_t)pc[3], call->ex->ran, &made)) {
                     take_gil(call);
                     if (executor_allocate_again(pc[4], sizes, pc[1], pc[2], pc[3], &made)) return -1;
                 }
@@ -228,7 +228,7 @@ static inline __attribute__((always_inline)) int run_steps(Call *call, const boo
                 const int64_t bytes[2] = {call->values[pc[1]], 1};
                 Handle made = NULL;
                 void *memory = NULL;
-                if (bytes[0] >= LARGE_ELEMENTS ? large_memory_new(1, bytes, 0 /* uint8 */, &made)
+                if (bytes[0] >= LARGE_ELEMENTS ? large_memory_new(1, bytes, 0 /* uint8 */, call->ex->ran, &made)
                                                : posix_memalign(&memory, 64, bytes[0] > 0 ? (size_t)bytes[0] : 1))
                     return take_gil(call), PyErr_NoMemory(), -1;
                 slots[pc[0]] = (Slot){.handle = made, .data = memory, .hold = made != NULL ? HOLD_HANDLE : HOLD_RAW};
@@ -411,7 +411,7 @@ static void take_inputs(const Executor *ex, PyObject **args, Slot *slots)
 
 /* `launches`: see Call; while a call is recorded nothing runs, so no version is bumped. `spent`: owned references to the
  * arguments, to be dropped as the program frees its inputs, or NULL; such a program mutates no input. */
-static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch, PyObject *launches, PyObject **spent)
+static PyObject *run(Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch, PyObject *launches, PyObject **spent)
 {
     Call call = {.ex = ex, .slots = slots, .values = ex->values, .stream_device = -1, .launches = launches};
     memset(slots, 0, ex->n_slots * sizeof *slots);
@@ -424,6 +424,7 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
     }
     if (spent != NULL) take_inputs(ex, spent, slots);
     int failed = ex->below ? run_below(&call) : run_code(&call);
+    ex->ran = 1;
     if (!failed && launches == NULL) failed = executor_bump_versions(ex, args, unversioned);
     PyObject *result = failed ? NULL : collect_outputs(&call);
     for (Py_ssize_t i = 0; i < ex->n_slots; i++) drop(&slots[i]);
@@ -431,7 +432,7 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
 }
 
 /* Large programs take their scratch from the heap, in a function of its own so that small ones stay small on the C stack. */
-static Py_NO_INLINE PyObject *run_large(const Executor *ex, PyObject *const *args, PyObject *launches, PyObject **spent)
+static Py_NO_INLINE PyObject *run_large(Executor *ex, PyObject *const *args, PyObject *launches, PyObject **spent)
 {
     Slot *slots = PyMem_Malloc(ex->n_slots * sizeof(Slot) + 1);
     int64_t *scratch = PyMem_Malloc(ex->n_values * sizeof(int64_t) + 1);
@@ -443,7 +444,7 @@ static Py_NO_INLINE PyObject *run_large(const Executor *ex, PyObject *const *arg
 
 PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    const Executor *ex = (Executor *)self;
+    Executor *ex = (Executor *)self;
     const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
     if (nargs != ex->n_inputs || (kwnames && PyTuple_GET_SIZE(kwnames))) {
         PyErr_Format(PyExc_TypeError, "%s takes %zd positional arguments, got %zd%s", ex->name, ex->n_inputs, nargs,
@@ -460,7 +461,7 @@ PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t narg
  * inputs go as the program frees them. */
 static PyObject *spend(PyObject *self, PyObject *list, PyObject *launches)
 {
-    const Executor *ex = (Executor *)self;
+    Executor *ex = (Executor *)self;
     if (!PyList_Check(list) || PyList_GET_SIZE(list) != ex->n_inputs)
         return PyErr_Format(PyExc_TypeError, "%s takes a list of %zd arguments", ex->name, ex->n_inputs);
     if (ex->n_mutated > 0) return PyErr_Format(PyExc_ValueError, "%s mutates its inputs, which cannot be spent", ex->name);
@@ -478,7 +479,7 @@ PyObject *executor_spend(PyObject *self, PyObject *list) { return spend(self, li
 /* executor.trace(args) -> (outputs, launches): a call while its stream is being captured; the items of a list are spent. */
 static PyObject *executor_trace(PyObject *self, PyObject *args)
 {
-    const Executor *ex = (Executor *)self;
+    Executor *ex = (Executor *)self;
     if (!PyList_Check(args) && (!PyTuple_Check(args) || PyTuple_GET_SIZE(args) != ex->n_inputs))
         return PyErr_Format(PyExc_TypeError, "%s takes a list or tuple of %zd arguments", ex->name, ex->n_inputs);
     PyObject *launches = PyList_New(0), *outputs = NULL;

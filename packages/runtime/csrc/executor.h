@@ -32,6 +32,7 @@ typedef struct {
     Py_ssize_t n_code, n_values, n_postfix, n_copies, n_reserved, n_symbols, n_inputs, n_outputs, n_mutated;
     Py_ssize_t n_slots, n_sizes; /* n_sizes: the symbols that are no elements of a generator's state */
     int below; /* exclude autograd and autocast while running */
+    int ran;   /* it has been called before */
     PyObject *weakrefs;
     const char *title;    /* of its range in profilers, see profile_ranges.h */
     StepName *names;      /* of its steps' ranges */

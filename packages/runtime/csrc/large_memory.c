@@ -1,7 +1,8 @@
 /* A result of more than some MiB comes from fresh pages, which the kernel clears one by one when they are first touched: that
  * takes longer than writing them from a kernel of ours.  Two means against it:
  *
- *   - fresh memory asks for huge pages: one fault clears 2 MiB;
+ *   - fresh memory asks for huge pages: one fault clears 2 MiB. In a Program's first call only what is KEPT_LEAST or more asks:
+ *     for many smaller results the system may have to collect huge pages first, which costs more than one call gains;
  *   - memory that malloc would give back to the system with each tensor (KEPT_LEAST bytes and more) is kept: a flat alias of
  *     the tensor's storage, which later calls use again once nobody else holds the storage.
  *
@@ -118,7 +119,7 @@ static void keep(Handle fresh, int32_t dtype, int64_t extent, void *data, int64_
     pthread_mutex_unlock(&lock);
 }
 
-int32_t large_memory_new(int64_t ndim, const int64_t *sizes, int32_t dtype, Handle *made)
+int32_t large_memory_new(int64_t ndim, const int64_t *sizes, int32_t dtype, int again, Handle *made)
 {
     const int64_t extent = extent_of(ndim, sizes);
     const int keeps = torch_api.use_count != 0 && torch_api.get_storage_size != NULL;
@@ -128,7 +129,7 @@ int32_t large_memory_new(int64_t ndim, const int64_t *sizes, int32_t dtype, Hand
     int64_t bytes = 0;
     if (status || torch_api.get_storage_size == NULL || torch_api.get_data_ptr(*made, &data) || torch_api.get_storage_size(*made, &bytes))
         return status;
-    if (bytes >= HUGE_LEAST) prefer_huge_pages(data, bytes);
+    if (bytes >= (again ? HUGE_LEAST : KEPT_LEAST)) prefer_huge_pages(data, bytes);
     if (keeps && bytes >= KEPT_LEAST) keep(*made, dtype, extent, data, bytes);
     return 0;
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class BackwardTable:
                     missing = frozenset()
                 known = self._compiled.get(missing)
                 if known is None:
-                    known = self._compiled[missing] = self._make(missing)
+                    with collector_paused():  # outside of a capture, which pauses it, too
+                        known = self._compiled[missing] = self._make(missing)
         return known
 
     def _make(self, missing: frozenset[int]) -> Backward:

@@ -147,6 +147,7 @@ class Source(metaclass=Interning):
     __slots__ = ("__weakref__",)
 
     template: ClassVar[str]
+    __match_args__: ClassVar[tuple[str, ...]]
     bases: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that hold sources."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,38 +168,67 @@ def _torch_function(function: types.FunctionType) -> list[Any]:
 
 def as_json(value: Any) -> Any:
     """An argument, or meta data, as JSON that tells any two apart."""
-    if value is None or type(value) in (bool, str):
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
         return value
-    if type(value) is int:
-        return {"int": str(value)} if value.bit_length() > 53 else value
-    if type(value) is float:
-        return {"float": value.hex()}
-    if type(value) is complex:
-        return {"complex": [value.real.hex(), value.imag.hex()]}
-    if isinstance(value, torch.fx.Node):
-        return {"node": value.name}
-    if type(value) in (tuple, list, torch.Size) or isinstance(
-        value, (torch.fx.immutable_collections.immutable_list,)
-    ):
-        return {type(value).__name__: [as_json(item) for item in value]}
-    if isinstance(value, dict):
-        return {"dict": [[as_json(key), as_json(item)] for key, item in value.items()]}
-    if type(value) is slice:
-        return {"slice": [as_json(item) for item in (value.start, value.stop, value.step)]}
-    if isinstance(value, Spec):
-        if value.env is not None:
-            raise NotStored("symbolic")
-        if value.device.type != "cpu":
-            raise NotStored("not-on-the-cpu", str(value.device))
-        return {"spec": [*map(repr, (value.shape, value.stride, value.offset, value.dtype))]}
-    if isinstance(value, (Expr, FloatExpr)):
+    write = _WRITERS.get(kind)
+    return _of_other_type(value) if write is None else write(value)
+
+
+def _items(value: Iterable[Any]) -> Any:
+    return {type(value).__name__: [as_json(item) for item in value]}
+
+
+def _dict(value: dict[Any, Any]) -> Any:
+    return {"dict": [[as_json(key), as_json(item)] for key, item in value.items()]}
+
+
+def _spec(value: Spec) -> Any:
+    if value.env is not None:
         raise NotStored("symbolic")
-    if isinstance(value, torch.device):
-        if value.type != "cpu":
-            raise NotStored("not-on-the-cpu", str(value))
-        return {"device": str(value)}
-    if type(value) in (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis)):
-        return {"constant": repr(value)}
+    if value.device.type != "cpu":
+        raise NotStored("not-on-the-cpu", str(value.device))
+    return {"spec": [*map(repr, (value.shape, value.stride, value.offset, value.dtype))]}
+
+
+def _symbolic(value: Any) -> Any:
+    raise NotStored("symbolic")
+
+
+def _device(value: torch.device) -> Any:
+    if value.type != "cpu":
+        raise NotStored("not-on-the-cpu", str(value))
+    return {"device": str(value)}
+
+
+def _of_other_type(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _dict(value)
     if callable(value):
         return {"function": _function(value)}
     raise NotStored("foreign-constant", type(value).__name__)
+
+
+_AS_THEY_ARE = frozenset({bool, str, type(None)})
+_WRITERS: dict[type, Callable[[Any], Any]] = {
+    int: lambda value: {"int": str(value)} if value.bit_length() > 53 else value,
+    float: lambda value: {"float": value.hex()},
+    complex: lambda value: {"complex": [value.real.hex(), value.imag.hex()]},
+    torch.fx.Node: lambda value: {"node": value.name},
+    **dict.fromkeys(
+        (tuple, list, torch.Size, torch.fx.immutable_collections.immutable_list), _items
+    ),
+    **dict.fromkeys((dict, torch.fx.immutable_collections.immutable_dict), _dict),
+    slice: lambda value: {
+        "slice": [as_json(item) for item in (value.start, value.stop, value.step)]
+    },
+    Spec: _spec,
+    Expr: _symbolic,
+    FloatExpr: _symbolic,
+    torch.device: _device,
+    **dict.fromkeys(
+        (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis)),
+        lambda value: {"constant": repr(value)},
+    ),
+}
+"""How a value is written, by its exact type."""

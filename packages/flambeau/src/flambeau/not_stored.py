@@ -8,6 +8,7 @@ NOT_STORED = {
     "frozen": "values of its inputs are frozen into it",
     "not-on-the-cpu": "an input, or a result, is not on the CPU",
     "symbolic": "a size or number is symbolic",
+    "data-dependent": "sizes or numbers depend on data, so its pieces are compiled when they run",
     "foreign-input": "an input is no plain tensor",
     "foreign-call": "it calls a function that another process cannot find by its name",
     "foreign-constant": "a call holds an object that is no plain data",

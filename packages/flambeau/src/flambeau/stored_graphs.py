@@ -356,8 +356,9 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
 
 def describe(gm: fx.GraphModule, examples: list[Any], context: Context) -> list[str]:
     """What a captured graph is, as JSON: all around its nodes, then each node."""
-    if gm.meta.get("size_env") is not None:
-        raise NotStored("symbolic")
+    env = gm.meta.get("size_env")
+    if env is not None:
+        raise NotStored("data-dependent" if env.unbacked_atoms else "symbolic")
     content = _content()
     around = [
         FORMAT,
@@ -437,7 +438,12 @@ def _compiler_digest(cache_dir: Path | None) -> str:
 
 def content_digest(files: Sequence[tuple[str, str]]) -> str:
     """The hash of files, each by its name and what is in it."""
-    return key_of(*(part for name, path in files for part in (name, Path(path).read_bytes())))
+    return key_of(*(part for name, path in files for part in (name, _content_of(path))))
+
+
+def _content_of(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # hundreds of small ones
+        return file.readall()
 
 
 @functools.cache

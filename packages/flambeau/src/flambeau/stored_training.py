@@ -29,7 +29,6 @@ from flambeau_autograd.backwards import Backward, BackwardTable, backward_name
 from flambeau_autograd.runtime_wrappers import wrap_training
 from flambeau_autograd.traced_modes import TracedModes
 from flambeau_autograd.training_json import decode_training, encode_training
-from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_runtime.cache import binding, recording_cache_use
@@ -168,10 +167,6 @@ class StoredBackwards(BackwardTable):
         return self._traced()[0].cut(counted, limits)
 
     def _make(self, missing: frozenset[int]) -> Backward:
-        with collector_paused():
-            return self._read_or_traced(missing)
-
-    def _read_or_traced(self, missing: frozenset[int]) -> Backward:
         found = stored_graphs.read_backward(self._key, backward_name(missing), self._context)
         if found is None:
             return self._traced()[0].without(missing)

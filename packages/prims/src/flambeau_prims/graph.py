@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Size, Spec
@@ -242,9 +242,20 @@ def map_values(arg: Argument, fn: Callable[[Value], Argument]) -> Argument:
     return arg
 
 
-def format_node(node: Node) -> str:
+class _SpecTexts(dict["Spec", str]):
+    """The texts of the Specs of a graph, which many Values share."""
+
+    def __missing__(self, spec: Spec) -> str:
+        text = self[spec] = repr(spec)
+        return text
+
+
+def format_node(node: Node, texts: Mapping[Spec, str] | None = None) -> str:
     """One line: typed results, operator, arguments, and the user's line as a comment."""
-    results = ", ".join("_" if out is None else f"{out.name}: {out.spec!r}" for out in node.outputs)
+    texts = _SpecTexts() if texts is None else texts
+    results = ", ".join(
+        "_" if out is None else f"{out.name}: {texts[out.spec]}" for out in node.outputs
+    )
     args = [repr(arg) for arg in node.args] + [f"{key}={arg!r}" for key, arg in node.kwargs.items()]
     line = (
         f"{results} = {node.op}({', '.join(args)})" if results else f"{node.op}({', '.join(args)})"
@@ -254,12 +265,13 @@ def format_node(node: Node) -> str:
 
 def format_graph(graph: Graph) -> str:
     """The graph as text, as in this module's docstring."""
+    texts = _SpecTexts()
     head = ", ".join(
-        f"{value.name}: {value.spec!r}" if isinstance(value, Value) else f"{value}: int"
+        f"{value.name}: {texts[value.spec]}" if isinstance(value, Value) else f"{value}: int"
         for value in graph.inputs
     )
     lines = [f"{graph.name}({head}) {{"]
-    lines += [f"  {format_node(node)}" for node in graph.nodes]
+    lines += [f"  {format_node(node, texts)}" for node in graph.nodes]
     new = dict(graph.writes)
     lines += [
         f"  write {target.name} <- {new.get(target, target).name}"

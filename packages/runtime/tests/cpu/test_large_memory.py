@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,3 +134,46 @@ def test_an_input_that_is_a_result(run):
         before = y
         (y,) = run(y)
         check(y, before)
+
+
+ASKS = """
+import re
+import sys
+from pathlib import Path
+
+import torch
+from example_programs import sin_cos
+
+from flambeau_runtime import RuntimeOptions, load
+
+
+def asks_for_huge_pages(y):
+    middle, inside = y.data_ptr() + y.nbytes // 2, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if (span := re.match("([0-9a-f]+)-([0-9a-f]+) ", line)) is not None:
+            inside = int(span[1], 16) <= middle < int(span[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            return "hg" in line.split()
+
+
+shape = (int(sys.argv[1]),) * 2
+run, x = load(sin_cos(shape), RuntimeOptions()), torch.randn(shape)
+print(*[asks_for_huge_pages(y) for y in [run(x)[0] for _ in range(3)]])
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="no huge pages"
+)
+@pytest.mark.parametrize(("side", "at_once"), [(1601, "False"), (3001, "True")])
+def test_a_first_call_asks_for_huge_pages_only_for_the_largest(side, at_once):
+    # In another process: memory that malloc gives out again has kept the advice of earlier tests.
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", ASKS, str(side)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [at_once, "True", "True"]

@@ -56,6 +56,8 @@ class Decoder:
     def __init__(self, data: Json, scope: Scope, state: UsualState) -> None:
         self._source_table = data["sources"]
         self._object_table = data["objects"]
+        self._spec_table = data["specs"]
+        self._places = data["places"]
         env = SizeEnv()
         self.symbols = {
             name: env.symbol(hint, name, lower=None, name=name)
@@ -65,6 +67,7 @@ class Decoder:
         self._state = state
         self._sources: dict[int, Source] = {}
         self._objects: dict[int, Any] = {}
+        self._specs: dict[int, Spec] = {}
         self.descriptions = Descriptions()
 
     def value(self, data: Json) -> Any:
@@ -82,19 +85,41 @@ class Decoder:
         """The source of a number."""
         found = self._sources.get(at)
         if found is None:
-            name, *arguments = self._source_table[at]
-            found = self._sources[at] = _SOURCES[name](*self.values(arguments))
+            kind, *fields = self._source_table[at]
+            cls = _SOURCES[kind]
+            found = self._sources[at] = cls(
+                *(
+                    self.source(field)
+                    if type(field) is int and name in cls.bases
+                    else self.value(field)
+                    for name, field in zip(cls.__match_args__, fields, strict=True)
+                )
+            )
         return found
 
     def guard(self, data: Json) -> Guard:
         """A guard, `prepared`."""
-        kind, source, payload, where = data
+        kind, source, payload, place = data
         if kind not in KINDS:
             raise Stale(kind)
         read_from, decoded = self.source(source), self.value(payload)
         if kind == "TENSOR":
             decoded = self._with_words(read_from, decoded)
-        return Guard(kind, read_from, decoded, where)
+        return Guard(kind, read_from, decoded, self._places[place])
+
+    def spec(self, at: int) -> Spec:
+        """The Spec of a number."""
+        found = self._specs.get(at)
+        if found is None:
+            shape, stride, dtype, device, offset = self._spec_table[at]
+            found = self._specs[at] = Spec.of(
+                self.values(shape),
+                stride=self.values(stride),
+                dtype=_named(self, dtype),
+                device=device,
+                offset=self.value(offset),
+            )
+        return found
 
     def _with_words(self, source: Source, payload: TensorPayload) -> TensorPayload:
         """The payload with this process's words for C, which are those of a tensor that fits."""
@@ -190,9 +215,11 @@ def _named(decoder: Decoder, name: str) -> Any:
     return value
 
 
-def _spec(decoder: Decoder, parts: Json) -> Spec:
-    shape, stride, dtype, device, offset = decoder.values(parts)
-    return Spec.of(shape, stride=stride, dtype=dtype, device=device, offset=offset)
+def _tensor(decoder: Decoder, parts: Json) -> TensorPayload:
+    cls, spec, requires_grad, keys = parts
+    return TensorPayload(
+        decoder.object(cls), decoder.spec(spec), requires_grad, decoder.value(keys)
+    )
 
 
 def _relation(decoder: Decoder, parts: Json) -> Relation:
@@ -226,9 +253,9 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "held": lambda decoder, data: Held(decoder.value(data)),
     "weak": lambda decoder, at: weakref.ref(decoder.object(at)),
     "globals": _globals,
-    "spec": _spec,
+    "spec": Decoder.spec,
     "state": lambda decoder, _: decoder.usual_state(),
-    "tensor": lambda decoder, parts: TensorPayload(*decoder.values(parts)),
+    "tensor": _tensor,
     "object": Decoder.object,
     "size": lambda decoder, text: read_size(text, decoder.symbols),
     "extent": lambda decoder, _: EXTENT,

@@ -17,6 +17,7 @@ import contextlib
 import enum
 import functools
 import hashlib
+import marshal
 import re
 import sys
 import types
@@ -41,6 +42,10 @@ _VOLATILE = frozenset({
     "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__", "__weakref__",
 })  # fmt: skip
 """Members of classes that Python makes when it likes."""
+_WITHOUT_REFERENCES = 2
+"""The format of marshal in which equal code has equal bytes in each process: which of its objects
+are one, or interned, is not written.
+"""
 
 _mro_of = type.__dict__["__mro__"].__get__
 _dict_of = type.__dict__["__dict__"].__get__
@@ -138,17 +143,23 @@ class Descriptions:
         return text
 
     def _digest_of_code(self, code: types.CodeType) -> str:
+        try:
+            described = marshal.dumps(code, _WITHOUT_REFERENCES)
+        except ValueError:  # it holds what is no constant of Python's
+            described = repr(self._parts_of_code(code)).encode("utf-8", "surrogatepass")
+        return hashlib.sha256(described).hexdigest()[:32]
+
+    def _parts_of_code(self, code: types.CodeType) -> tuple[Any, ...]:
         constants = [
             self._code(item) if isinstance(item, types.CodeType) else self._rest(item)
             for item in code.co_consts
         ]
-        described = (
+        return (
             code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
             code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
             code.co_exceptiontable, code.co_qualname, code.co_filename, code.co_firstlineno,
             code.co_linetable, constants,
         )  # fmt: skip
-        return hashlib.sha256(repr(described).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def _rest(self, value: Any) -> str:
         """A constant of code; of the rest of a function behind a graph break, that function."""

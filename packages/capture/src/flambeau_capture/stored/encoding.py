@@ -1,13 +1,15 @@
 """Guards, sources and constants -> JSON. `decoding` is the way back.
 
-    IS L['self'].act <function relu>   ->   ["IS", 7, {"held": {"object": 3}}, "model.py:12"]
-    source 7                           ->   ["DictEntry", {"source": 6}, "act"]
+    IS L['self'].act <function relu>   ->   ["IS", 7, {"held": {"object": 3}}, 0]
+    source 7                           ->   ["DictEntry", 6, "act"]    (of source 6)
     object 3                           ->   [["path", "torch.nn.functional", "relu"], "function .."]
+    place 0                            ->   "model.py:12"
+    spec 2 (in {"spec": 2})            ->   [[8, 4], [4, 1], "float32", "cpu", 0]
 
 An object of the program is a number in a table. The table says how another process finds its own
 one, by the first of these ways that leads to it here: the name of a module, a name within a module
 or class, or a source that the guards compare it with. It also says how the object must be described
-(`descriptions`).
+(`descriptions`). Places and Specs are in tables because many guards share one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 import types
 import typing
 import weakref
-from dataclasses import fields
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +30,7 @@ from flambeau_capture import sources
 from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import Held, TensorPayload
-from flambeau_capture.sources import ABSENT, Source
+from flambeau_capture.sources import ABSENT, Absent, Source
 from flambeau_capture.stored.descriptions import (
     C_MEMBERS,
     Descriptions,
@@ -42,13 +44,13 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flambeau_capture.record import Guard
 
 Json = Any
 
-_AS_THEY_ARE = (bool, str, type(None))
+_AS_THEY_ARE = frozenset({bool, str, type(None)})
 _EXACT_INT = 53
 _MOST_DECORATORS = 8
 LRU_CACHE: type = functools._lru_cache_wrapper
@@ -62,11 +64,10 @@ _INTERPRETER_TYPES: dict[Any, str] = {
 }
 """Types without a name in builtins."""
 _NAMED = (torch.dtype, torch.layout, torch.memory_format)
-_SINGLETONS = {Ellipsis: "Ellipsis", NotImplemented: "NotImplemented"}
 
 
 class Encoder:
-    """The tables of one entry, filled by `value` and `guard`, and completed by `finish`."""
+    """The tables of one entry, filled by `value` and `guard`, and completed by `tables`."""
 
     def __init__(
         self,
@@ -82,10 +83,13 @@ class Encoder:
         """For each source, the objects that it, or one that it is read from, holds."""
         self._objects: list[Any] = []
         self._object_at: dict[int, int] = {}
+        self.specs: list[Json] = []
+        self._spec_at: dict[Spec, int] = {}
+        self._place_at: dict[str, int] = {}
         self.symbols: dict[str, int] = {}
         """The symbols of sizes, with what they stood for in the call that was captured."""
         self._held: set[int] | None = None
-        self._by_file: dict[str, list[str]] | None = None
+        self._modules_by_file: dict[str, Sequence[str]] = {}
         self.descriptions = Descriptions()
 
     # ------------------------------------------------------------ values
@@ -95,76 +99,25 @@ class Encoder:
         kind = type(value)
         if kind in _AS_THEY_ARE:
             return value
-        if kind is int:
-            return value if value.bit_length() <= _EXACT_INT else {"int": hex(value)}
-        if kind is float:
-            return {"float": value.hex()}
-        if kind is complex:
-            return {"complex": [value.real.hex(), value.imag.hex()]}
-        if kind is bytes:
-            return {"bytes": value.hex()}
-        if value is ABSENT:
-            return {"absent": 0}
-        if kind in (tuple, list, torch.Size):
-            return {kind.__name__: [self.value(item) for item in value]}
-        if kind in (set, frozenset):
-            return {kind.__name__: [self.value(item) for item in value]}
-        if kind is slice:
-            return {"slice": [self.value(item) for item in (value.start, value.stop, value.step)]}
-        if kind is range:
-            return {"range": [value.start, value.stop, value.step]}
-        if kind in _NAMED:
-            return {"torch": str(value).removeprefix("torch.")}
-        if kind is torch.device:
-            return {"device": str(value)}
-        if value is Ellipsis or value is NotImplemented:
-            return {"singleton": _SINGLETONS[value]}
-        if isinstance(value, Source):
-            return {"source": self.source(value)}
-        if kind is Held:
-            return {"held": self.value(value.get())}
-        if kind is weakref.ref:
-            return {"weak": self.object(value())}
-        if kind is dict:
-            return self._dict(value)
-        if kind is Spec:
-            return self._spec(value)
-        if value is EXTENT:
-            return {"extent": 0}
-        if isinstance(value, Expr):
-            return self._size(value)
-        if isinstance(value, FloatExpr):
-            raise NotStorable("symbolic-float")
-        if kind is Condition:
-            return self._condition(value)
-        if kind is Relation:
-            names = [[name, self.source(source)] for name, source in value.names.items()]
-            return {"relation": [self.value(value.condition), names]}
-        if kind is UsualState:
-            return {"state": 0}
-        if kind is TensorPayload:
-            described = (value.type, value.spec, value.requires_grad, value.keys)
-            return {"tensor": [self.value(item) for item in described]}
-        return {"object": self.object(value)}
+        write = _WRITERS.get(kind)
+        if write is None:
+            write = _write_source if isinstance(value, Source) else _write_object
+        return write(self, value)
 
-    def _dict(self, value: dict[Any, Any]) -> Json:
-        module = is_module_globals(value)
-        if not module:
-            raise NotStorable("dict", str(value.get("__name__", "")))
-        return {"globals": module}
-
-    def _spec(self, spec: Spec) -> Json:
-        parts = (spec.shape, spec.stride, spec.dtype, spec.device, spec.offset)
-        return {"spec": [self.value(part) for part in parts]}
-
-    def _size(self, size: Expr) -> Json:
-        """The text of a symbolic size, whose symbols are listed with their hints."""
-        for name in size.symbols():
-            self.symbols[name] = size.env.symbols[name].hint
-        return {"size": str(size)}
-
-    def _condition(self, condition: Condition) -> Json:
-        return {"condition": [condition.op, *(self.value(arg) for arg in condition.args)]}
+    def spec(self, spec: Spec) -> int:
+        """The number of a Spec, which is interned."""
+        found = self._spec_at.get(spec)
+        if found is None:
+            written = [
+                [self.value(size) for size in spec.shape],
+                [self.value(size) for size in spec.stride],
+                _name_in_torch(spec.dtype),
+                str(spec.device),
+                self.value(spec.offset),
+            ]
+            found = self._spec_at[spec] = len(self.specs)
+            self.specs.append(written)
+        return found
 
     def source(self, source: Source) -> int:
         """The number of a source."""
@@ -172,15 +125,17 @@ class Encoder:
         if found is not None:
             return found
         outer, self._held = self._held, set()
-        arguments = [
-            self.value(getattr(source, field.name))
-            for field in fields(source)  # type: ignore[arg-type]
-        ]
+        kind = type(source)
+        written: list[Json] = [kind.__name__]
+        for name in kind.__match_args__:
+            field = getattr(source, name)
+            read_from = name in kind.bases and isinstance(field, Source)
+            written.append(self.source(field) if read_from else self.value(field))
         held, self._held = self._held, outer
         for parent in source.parents():
             held |= self._needed_by_source[self._source_at[parent]]
         self._source_at[source] = found = len(self.sources)
-        self.sources.append([type(source).__name__, *arguments])
+        self.sources.append(written)
         self._needed_by_source.append(held)
         return found
 
@@ -196,12 +151,25 @@ class Encoder:
 
     def guard(self, guard: Guard) -> Json:
         """A guard, `prepared`."""
-        return [guard.kind, self.source(guard.source), self.value(guard.payload), guard.where]
+        place = self._place_at.setdefault(guard.where, len(self._place_at))
+        return [guard.kind, self.source(guard.source), self.value(guard.payload), place]
+
+    def tables(self, guards: Sequence[Guard]) -> dict[str, Json]:
+        """The tables that `value` and `guard` have filled; NotStorable if another process has no
+        way to find an object of theirs.
+        """
+        objects = self._finish(guards)  # which may add sources
+        return {
+            "sources": self.sources,
+            "objects": objects,
+            "specs": self.specs,
+            "places": list(self._place_at),
+            "symbols": self.symbols,
+        }
 
     # ------------------------------------------------------------ objects
 
-    def finish(self, guards: Sequence[Guard]) -> Json:
-        """The table of objects; NotStorable if another process has no way to find one."""
+    def _finish(self, guards: Sequence[Guard]) -> Json:
         compared = self._compared_with(guards)
         ways: list[Json] = []
         for obj in self._objects:  # which grows while the holders of others are named
@@ -310,16 +278,15 @@ class Encoder:
                     return ["path", module, name]
         return None
 
-    def _modules_by_file(self) -> dict[str, list[str]]:
-        """The names of imported modules by their files."""
-        if self._by_file is None:
-            self._by_file = {}
-            for name, module in list(sys.modules.items()):
-                if isinstance(module, types.ModuleType):
-                    file = vars(module).get("__file__")
-                    if isinstance(file, str):
-                        self._by_file.setdefault(file, []).append(name)
-        return self._by_file
+    def _modules_of_file(self, file: str) -> Sequence[str]:
+        """The names of the imported modules that a file is the source of; "<string>" is none."""
+        names = self._modules_by_file.get(file)
+        if names is None:
+            names = [name for name in likely_modules(file) if _file_of(name) == file]
+            if not names and not file.startswith("<"):
+                names = [name for name in list(sys.modules) if _file_of(name) == file]
+            self._modules_by_file[file] = names
+        return names
 
     def _way_to_code(self, code: types.CodeType) -> Json:
         """The function that runs a code object, or one around it, behind decorators perhaps."""
@@ -328,7 +295,7 @@ class Encoder:
         constants = path_to_code(own, code)
         if constants is not None:
             return ["code", None, 0, constants]
-        names = self._modules_by_file().get(code.co_filename, ())
+        names = self._modules_of_file(code.co_filename)
         named = [find_by_name(name, code.co_qualname) for name in names]
         for found in (*named, *self._objects):
             for times, function in enumerate(wrapped_functions(found)):
@@ -336,6 +303,112 @@ class Encoder:
                 if constants is not None:
                     return ["code", self.object(found), times, constants]
         return None
+
+
+# ---------------------------------------------------------------- values by their types
+
+
+def _items(encoder: Encoder, value: Iterable[Any]) -> Json:
+    return {type(value).__name__: [encoder.value(item) for item in value]}
+
+
+def _name_in_torch(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _int(encoder: Encoder, value: int) -> Json:
+    return value if value.bit_length() <= _EXACT_INT else {"int": hex(value)}
+
+
+def _dict(encoder: Encoder, value: dict[Any, Any]) -> Json:
+    module = is_module_globals(value)
+    if not module:
+        raise NotStorable("dict", str(value.get("__name__", "")))
+    return {"globals": module}
+
+
+def _size(encoder: Encoder, size: Expr) -> Json:
+    """The text of a symbolic size, whose symbols are listed with their hints."""
+    if size is EXTENT:
+        return {"extent": 0}
+    for name in size.symbols():
+        encoder.symbols[name] = size.env.symbols[name].hint
+    return {"size": str(size)}
+
+
+def _symbolic_float(encoder: Encoder, value: FloatExpr) -> Json:
+    raise NotStorable("symbolic-float")
+
+
+def _relation(encoder: Encoder, value: Relation) -> Json:
+    names = [[name, encoder.source(source)] for name, source in value.names.items()]
+    return {"relation": [encoder.value(value.condition), names]}
+
+
+def _tensor(encoder: Encoder, value: TensorPayload) -> Json:
+    cls, spec = encoder.object(value.type), encoder.spec(value.spec)
+    return {"tensor": [cls, spec, value.requires_grad, encoder.value(value.keys)]}
+
+
+def _write_source(encoder: Encoder, value: Source) -> Json:
+    return {"source": encoder.source(value)}
+
+
+def _write_object(encoder: Encoder, value: Any) -> Json:
+    return {"object": encoder.object(value)}
+
+
+_WRITERS: dict[type, Callable[[Encoder, Any], Json]] = {
+    int: _int,
+    float: lambda _, value: {"float": value.hex()},
+    complex: lambda _, value: {"complex": [value.real.hex(), value.imag.hex()]},
+    bytes: lambda _, value: {"bytes": value.hex()},
+    Absent: lambda *_: {"absent": 0},
+    **dict.fromkeys((tuple, list, torch.Size, set, frozenset), _items),
+    slice: lambda encoder, value: {
+        "slice": [encoder.value(item) for item in (value.start, value.stop, value.step)]
+    },
+    range: lambda _, value: {"range": [value.start, value.stop, value.step]},
+    **dict.fromkeys(_NAMED, lambda _, value: {"torch": _name_in_torch(value)}),
+    torch.device: lambda _, value: {"device": str(value)},
+    **dict.fromkeys(
+        (type(Ellipsis), type(NotImplemented)), lambda _, value: {"singleton": str(value)}
+    ),
+    Held: lambda encoder, value: {"held": encoder.value(value.get())},
+    weakref.ref: lambda encoder, value: {"weak": encoder.object(value())},
+    dict: _dict,
+    Spec: lambda encoder, value: {"spec": encoder.spec(value)},
+    Expr: _size,
+    FloatExpr: _symbolic_float,
+    Condition: lambda encoder, value: {
+        "condition": [value.op, *(encoder.value(argument) for argument in value.args)]
+    },
+    Relation: _relation,
+    UsualState: lambda *_: {"state": 0},
+    TensorPayload: _tensor,
+}
+"""How a value is written, by its exact type. Objects of other types, which sources may be, are
+numbers in tables.
+"""
+
+
+# ---------------------------------------------------------------- names
+
+
+def _file_of(module: str) -> Any:
+    found = sys.modules.get(module)
+    return vars(found).get("__file__") if isinstance(found, types.ModuleType) else None
+
+
+def likely_modules(file: str) -> Iterator[str]:
+    """The names that the module of a source file may have: "c", "b.c", "a.b.c" of /a/b/c.py, or the
+    main module.
+    """
+    path = PurePath(file).with_suffix("") if file.endswith(".py") else PurePath(file)
+    parts = path.parts[:-1] if path.name == "__init__" else path.parts
+    for first in range(len(parts) - 1, 0, -1):
+        yield ".".join(parts[first:])
+    yield "__main__"
 
 
 def wrapped_functions(found: Any) -> Iterator[types.FunctionType]:

@@ -1,7 +1,8 @@
 """A made entry -> plain data, and back: its guards, its function's source and constants, and which
 stored graph it calls.
 
-    {"sources": [...], "objects": [...], "definitions": [...],      the tables (`encoding`)
+    {"sources": [...], "objects": [...], "specs": [...], "places": [...],   tables (`encoding`)
+     "definitions": [...],                                          what torch must define alike
      "guards": [...], "inputs": [...],                              what is checked and loaded
      "item": -1, "text": "def entry(...)", "constants": {...},      what is called
      "graph": {...}, "on_error": {...},
@@ -48,9 +49,11 @@ Json = Any
 
 
 def encode_entry(parts: EntryParts, graph: Json) -> Json:
-    """The data of an entry that calls the stored graph `graph`; NotStorable if it has none."""
+    """The data of an entry that calls the stored graph `graph`; NotStorable if it has none.
+
+    Of parts that `check_kind` lets pass.
+    """
     capture = parts.capture
-    _refuse(parts)
     function = capture.scope.function
     definitions = capture.definitions
     encoder = Encoder(function, definitions)
@@ -103,12 +106,10 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
         ],
     }  # fmt: skip
     data["frames"] = encode_frames(encoder, function, capture.suspended)
-    objects = encoder.finish(info.guards)  # which may add sources
-    tables = {"sources": encoder.sources, "objects": objects, "symbols": encoder.symbols}
-    return {**tables, **data}
+    return {**encoder.tables(info.guards), **data}
 
 
-def _refuse(parts: EntryParts) -> None:
+def check_kind(parts: EntryParts) -> None:
     """NotStorable for the kinds of entries that have no data."""
     capture = parts.capture
     if capture.of_the_process:

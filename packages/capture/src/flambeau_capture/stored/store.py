@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from flambeau_capture.stored.descriptions import Descriptions, type_text
-from flambeau_capture.stored.entries import decode_entry, encode_entry
+from flambeau_capture.stored.entries import check_kind, decode_entry, encode_entry
 from flambeau_capture.stored.reasons import NotStorable
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def find_entry(
 def store_entry(store: EntryStore, parts: EntryParts) -> str:
     """Keep an entry: "written", or why it is not kept."""
     try:
+        check_kind(parts)  # first: a graph of such a kind is not stored for the same reason
         scope = parts.capture.scope
         graph = None if parts.graph_module is None else store.graph(parts.graph_module)
         data = encode_entry(parts, graph)
