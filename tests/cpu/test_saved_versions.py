@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import flambeau
+from tests.same import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,3 +259,100 @@ def test_outputs_die_with_their_last_reference(program: Program) -> None:
         assert [ref() for ref in alive] == [None] * len(alive)
     finally:
         gc.enable()
+
+
+def _trained_apart(seed: int) -> tuple[list[torch.nn.Parameter], Program, list[tuple[Any, ...]]]:
+    """Parameters, a program that computes three results from some of them, and what happens then:
+    (result to go back from, whether its graph is kept) and (parameter to write to,).
+    """
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    weights = [torch.nn.Parameter(torch.randn(3, 3)) for _ in range(4)]
+    plan = [draw.choices(range(4), k=draw.randint(1, 3)) for _ in range(3)]
+    starts = [draw.choice(["x", "last", "detached"]) for _ in range(3)]
+    actions: list[tuple[Any, ...]] = [(index, draw.random() < 0.3) for index in range(3)]
+    actions += [(draw.randrange(3), False), *((draw.randrange(4),) for _ in range(2))]
+    draw.shuffle(actions)
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results: list[torch.Tensor] = []
+        for start, chosen in zip(starts, plan, strict=True):
+            y = x if start == "x" or not results else results[-1]
+            y = y.detach() if start == "detached" else y
+            for index in chosen:
+                y = (y @ weights[index]).tanh() * weights[index - 1][0]
+            results.append(y)
+        return tuple(results)
+
+    return weights, program, actions
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_parameters_are_checked_for_the_results_that_need_them(seed: int) -> None:
+    found: list[list[Any]] = []
+    for wrap in (lambda program: program, flambeau.compile):
+        weights, program, actions = _trained_apart(seed)
+        results = wrap(program)(torch.ones(2, 3, requires_grad=True))
+        seen: list[Any] = []
+        for action in actions:
+            if len(action) == 1:
+                with torch.no_grad():
+                    weights[action[0]].add_(1)
+                continue
+            try:
+                results[action[0]].sum().backward(retain_graph=action[1])
+            except RuntimeError:
+                # Eager has accumulated some gradients. Its first node to run says whether a
+                # parameter was modified or the graph was freed, where both are true.
+                seen.append("raises")
+                break
+            seen.append([w.grad.clone() if w.grad is not None else None for w in weights])
+        found.append(seen)
+    same(found[1], found[0], tolerance=1e-4, strides=False)
+
+
+def test_two_players_train_in_one_function() -> None:
+    found = []
+    for wrap in (lambda step: step, flambeau.compile):
+        torch.manual_seed(0)
+        maker = torch.nn.Linear(2, 3)
+        judge = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        players = [torch.optim.SGD(player.parameters(), lr=0.1) for player in (maker, judge)]
+
+        def step(z: torch.Tensor) -> torch.Tensor:
+            made = maker(z)  # noqa: B023
+            players[1].zero_grad()  # noqa: B023
+            loss = judge(made.detach()).mean()  # noqa: B023
+            loss.backward()
+            players[1].step()  # noqa: B023
+            players[0].zero_grad()  # noqa: B023
+            judge(made).mean().neg().backward()  # noqa: B023
+            players[0].step()  # noqa: B023
+            return loss.detach()
+
+        run = wrap(step)
+        losses = [run(torch.randn(4, 2)) for _ in range(3)]
+        found.append([losses, *(p.detach() for p in (*maker.parameters(), *judge.parameters()))])
+    same(found[1], found[0], tolerance=1e-4)
+
+
+def test_hooks_on_saved_tensors_see_parameters() -> None:
+    maker, judge = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    kinds: list[set[bool]] = []
+    for wrap in (lambda program: program, flambeau.compile):
+        seen: set[bool] = set()
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.shape == (3, 3):
+                seen.add(isinstance(tensor, torch.nn.Parameter) or tensor._base is not None)  # noqa: B023
+            return tensor
+
+        def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            made = maker(x).sin()
+            return made, judge(made.detach().sin()).sin()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            first, second = wrap(program)(torch.ones(2, 3, requires_grad=True))
+        second.sum().backward()
+        kinds.append(seen)
+    assert kinds == [{True}, {True}]

@@ -180,7 +180,7 @@ def _compile(
     reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
     parameters = {("input", at) for at, x in enumerate(given) if isinstance(x, torch.nn.Parameter)}
-    part, always = _partition(joint, traced, options, reads, parameters)
+    part = _partition(joint, traced, options, reads, parameters)
     gm.meta["partition"] = summarize(part)
     if options.check:
         check_graph(part.forward, "partition")
@@ -201,7 +201,7 @@ def _compile(
     gm.meta["eager_derivatives"] = gradients.eager
     gm.meta["separate_tangents"] = backwards.separate_tangents
     gm.meta["has_draws"] = any(map(is_draw, traced.tape.nodes))
-    watched = watched_tensors(part, reads, traced.results, traced.tangents, call.inference, always)
+    watched = watched_tensors(part, reads, traced.results, traced.tangents, call.inference)
     training = _training_of(part, joint, traced, gradients, watched, example_inputs)
     training.name = gm.meta.get("name", "")
     gm.meta.update(call=call, training=training, backwards=backwards)
@@ -323,10 +323,9 @@ def _partition(
     options: AutogradOptions,
     reads: list[Watched],
     parameters: set[tuple[str, int]],
-) -> tuple[Partition, set[tuple[str, int]]]:
-    """The partition, and the inputs and outputs whose versions are checked whatever the results.
-
-    The backward reads a copy of what it reads for the gradients of more results than eager's does.
+) -> Partition:
+    """The partition. Its backward reads a copy of what it reads for the gradients of more results
+    than eager's does, but of no parameter.
     """
     inputs = len(joint.inputs) - len(traced.tangents)
     writable = _copied_inputs(joint, traced) | _unread_by_eager(joint, traced, reads, parameters)
@@ -344,7 +343,7 @@ def _partition(
         found = [places[side][at] for side, at in more - parameters]
         copied = {value for value in found if dense_order(value.spec) is not None} - writable
         if not copied:
-            return part, more | parameters
+            return part
         writable |= copied
 
 

@@ -209,7 +209,7 @@ def _make_function(
                     ctx.versions = recorded(watched, args, returned)
             else:
                 ctx.versions = ()  # eager checks no version of what hooks have packed
-                own = (*inputs(args), *outputs(returned), *intermediates(returned))
+                own = (*saved.hooked(args), *outputs(returned), *intermediates(returned))
                 ctx.given, added = kept_inputs.packed(ctx.given, saved.places, len(own))
                 ctx.save_for_backward(*own, *added)
                 ctx.own, ctx.rest = len(own), ()
@@ -333,13 +333,15 @@ class _Saved:
     """How the backward's arguments are gathered, in their order: inputs, outputs, intermediates,
     sizes, tangents.
 
-    `inputs` picks from the arguments (`places`: where those stand that are saved as they are),
-    `outputs` and `intermediates` from what the forward returns.
+    `inputs` picks from the arguments, `hooked` what hooks on saved tensors are given (`places`:
+    where those stand that are saved as they are), `outputs` and `intermediates` from what the
+    forward returns.
     `sizes` reads all symbols from the arguments (None: the backward needs none). `fixers` are
     (result, function that brings its tangent into the traced form).
     """
 
     inputs: Callable[[Sequence[Any]], tuple[Any, ...]]
+    hooked: Callable[[Sequence[Any]], tuple[Any, ...]]
     outputs: Callable[[Sequence[Any]], tuple[Any, ...]]
     intermediates: Callable[[Sequence[Any]], tuple[Any, ...]]
     sizes: Sizes | None
@@ -353,13 +355,11 @@ class _Saved:
         assert kinds == sorted(kinds, key=("input", "output", "size", "tangent").index)
         tangents = [index for kind, index in saved if kind == "tangent"]
         apart = {(each.side, each.position) for each in training.watched if each.saved}
-        copies = call.inference | {index for side, index in apart if side == "input"}
+        inputs = [index for kind, index in saved if kind == "input"]
+        unchecked = {index for side, index in apart if side == "input"}
         return cls(
-            inputs=_picker(
-                [index for kind, index in saved if kind == "input"],
-                call.inference,
-                {index for side, index in apart if side == "input"},
-            ),
+            inputs=_picker(inputs, call.inference, unchecked),
+            hooked=_picker(inputs, call.inference, set()),
             outputs=_picker(
                 [index for kind, index in saved if kind == "output" and index < results],
                 frozenset(),
@@ -376,7 +376,7 @@ class _Saved:
             places={
                 index: place
                 for place, (kind, index) in enumerate(saved)
-                if kind == "input" and index not in copies
+                if kind == "input" and index not in call.inference
             },
         )
 

@@ -119,15 +119,18 @@ def watched_tensors(
     results: int,
     tangents: Sequence[int],
     unversioned: Collection[int],
-    always: Collection[tuple[str, int]],
 ) -> list[Watched]:
-    """What of eager's `reads` the partition does not save itself, and the caller's tensors that
-    share memory with an intermediate which it saves.
+    """What of eager's `reads` the partition does not save itself, the caller's tensors that share
+    memory with an intermediate which it saves, and what it saves for some results only.
 
     `results` counts the forward's results, `tangents` are those with a tangent, and `unversioned`
-    the inputs that are inference tensors. `always` are checked whatever the results.
+    the inputs that are inference tensors.
     """
-    saved = {(kind, index) for kind, index in part.saved if kind in ("input", "output")}
+    saved: set[tuple[Literal["input", "output"], int]] = {
+        (kind, index)  # type: ignore[misc]
+        for kind, index in part.saved
+        if kind == "input" or (kind == "output" and index < results)
+    }
     owners: dict[Value, tuple[Literal["input", "output"], int]] = {}
     for index, value in enumerate(part.forward.inputs):
         if isinstance(value, Value):
@@ -152,8 +155,12 @@ def watched_tensors(
             result[key] = replace(result[key], results=result[key].results | each.results)
         elif key not in saved:
             result[key] = each
-        elif key not in always and each.results != everything:
-            result[key] = replace(each, saved=True)
+    of_eager = {(each.side, each.position): each for each in reads}
+    for key in sorted(saved):
+        each = of_eager.get(key) or Watched(*key, frozenset())
+        needing = each.results | compiled[key]
+        if needing != everything:
+            result[key] = replace(each, results=needing, saved=True)
     return [
         each
         for each in result.values()
