@@ -352,7 +352,7 @@ def test_hooks_on_saved_tensors_see_parameters() -> None:
             return made, judge(made.detach().sin()).sin()
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            first, second = wrap(program)(torch.ones(2, 3, requires_grad=True))
+            _, second = wrap(program)(torch.ones(2, 3, requires_grad=True))
         second.sum().backward()
         kinds.append(seen)
     assert kinds == [{True}, {True}]

@@ -257,6 +257,8 @@ class _Builder:
             return [self._argument(item) for item in arg]
         if isinstance(arg, dict):
             return {key: self._argument(item) for key, item in arg.items()}
+        if isinstance(arg, type):
+            return _dtype_of_class(arg)
         if isinstance(arg, slice):
             return slice(
                 self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step)
@@ -396,6 +398,18 @@ def annotated(graph: torch.fx.Graph) -> Iterator[None]:
                 node.meta[name] = value
                 if value is None:
                     del node.meta[name]
+
+
+def _dtype_of_class(cls: type) -> Any:
+    """What a class names as a dtype (`dtype=int`, `x.type(torch.LongTensor)`), as generated code can
+    spell it; other classes as they are.
+    """
+    if type(cls) is type(torch.FloatTensor):
+        return f"{cls.__module__}.{cls.__name__}"
+    return _DTYPES.get(cls, cls)
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 def _printed_meta(node: torch.fx.Node) -> Iterator[tuple[str, Any]]:

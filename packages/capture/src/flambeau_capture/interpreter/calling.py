@@ -40,7 +40,7 @@ from flambeau_capture.interpreter.semantics.native_functions import (
     prepare_arguments,
     pure_twin,
 )
-from flambeau_capture.interpreter.substitute_registry import RECORDED
+from flambeau_capture.interpreter.substitute_registry import RECORDED, stub_of
 from flambeau_capture.interpreter.substitutes import (
     CODE_SUBSTITUTES,
     SUBSTITUTES,
@@ -361,28 +361,9 @@ def _fill_defaults(
     return True
 
 
-def _stub() -> None:
-    """Has the body of every stub."""
-
-
 def _raise_binding_error(function: types.FunctionType, args: Args, kwargs: Kwargs) -> NoReturn:
     """Raise CPython's error for arguments that do not fit: call a stub of the same signature."""
-    code, body = function.__code__, _stub.__code__
-    flags = body.co_flags | (code.co_flags & (_VARARGS | _VARKEYWORDS))
-    starred = (code.co_flags & (_VARARGS | _VARKEYWORDS)).bit_count()
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred]
-    stub_code = body.replace(
-        co_argcount=code.co_argcount,
-        co_posonlyargcount=code.co_posonlyargcount,
-        co_kwonlyargcount=code.co_kwonlyargcount,
-        co_varnames=names,
-        co_nlocals=len(names),
-        co_flags=flags,
-    )
-    stub = types.FunctionType(stub_code, {}, function.__name__, function.__defaults__)
-    stub.__kwdefaults__ = function.__kwdefaults__
-    stub.__qualname__ = function.__qualname__
-    stub(*args, **kwargs)
+    stub_of(function)(*args, **kwargs)
     raise AssertionError(f"the arguments of {function.__qualname__} fit")
 
 

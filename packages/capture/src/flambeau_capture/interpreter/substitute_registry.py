@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -105,8 +107,18 @@ def breaking(id: str, detail: str, *, hint: str = "") -> Substitute:
     return break_here
 
 
+_CALL_WITH_HOOKS = torch.nn.Module._call_impl.__code__
+
+
 def compiling(machine: Recorder, args: Args, kwargs: Kwargs) -> bool:
-    """`is_compiling()`: the program may now take a path that eager does not take."""
+    """`is_compiling()`: the program may now take a path that eager does not take.
+
+    torch's call of a module with hooks asks for the sake of torch's compiler, which does without
+    the hooks that are to be called if `forward` raises.
+    """
+    frame = machine.frame
+    if frame is not None and frame.code.code_reference() is _CALL_WITH_HOOKS:
+        return False
     machine.observed_is_compiling |= machine.strategy.compiling
     return machine.strategy.compiling
 
@@ -215,6 +227,8 @@ def _parameters_of(function: Any) -> _Parameters | None:
 
 def checked(function: Any, substitute: Substitute) -> Substitute:
     """The substitute behind the checks that CPython makes of the arguments."""
+    if type(function) is types.FunctionType:
+        return _bound(function, substitute)
     parameters = _parameters_of(function)
     if parameters is None:
         return substitute
@@ -225,6 +239,40 @@ def checked(function: Any, substitute: Substitute) -> Substitute:
         return substitute(machine, args, kwargs)
 
     return check
+
+
+def _bound(function: types.FunctionType, substitute: Substitute) -> Substitute:
+    """The substitute of a function in Python, behind the binding of its arguments."""
+    stub = stub_of(function)
+
+    def bind(machine: Recorder, args: Args, kwargs: Kwargs) -> Any:
+        stub(*args, **kwargs)  # for its errors
+        return substitute(machine, args, kwargs)
+
+    return bind
+
+
+def _stub() -> None:
+    """Has the body of every stub."""
+
+
+def stub_of(function: types.FunctionType) -> types.FunctionType:
+    """A function of the same names and parameters that does nothing."""
+    code, body = function.__code__, _stub.__code__
+    starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred.bit_count()]
+    stub_code = body.replace(
+        co_argcount=code.co_argcount,
+        co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount,
+        co_varnames=names,
+        co_nlocals=len(names),
+        co_flags=body.co_flags | starred,
+    )
+    stub = types.FunctionType(stub_code, {}, function.__name__, function.__defaults__)
+    stub.__kwdefaults__ = function.__kwdefaults__  # type: ignore[assignment]
+    stub.__qualname__ = function.__qualname__
+    return stub
 
 
 def _raise_refusal(function: Any, parameters: _Parameters, args: Args, kwargs: Kwargs) -> NoReturn:

@@ -159,7 +159,7 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         result = _attempt(machine, receiver, name, other)
         if result is not NotImplemented:
             return result
-    return _refuse(op, left_kind, right_kind)
+    return refuse(op, left_kind, right_kind)
 
 
 def _attempt(machine: Machine, receiver: Any, name: str, other: Any) -> Any:
@@ -255,10 +255,10 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
             return result
     if op.left in ("__eq__", "__ne__"):
         return identical(machine, left, right) is (op.left == "__eq__")
-    return _refuse(op, left_kind, right_kind)
+    return refuse(op, left_kind, right_kind)
 
 
-def _refuse(op: BinaryOperator, left_kind: type, right_kind: type) -> Any:
+def refuse(op: BinaryOperator, left_kind: type, right_kind: type) -> Any:
     """Raise CPython's TypeError for operands of types that do not go together."""
     native: Any = op.function
     return native(type(left_kind.__name__, (), {})(), type(right_kind.__name__, (), {})())

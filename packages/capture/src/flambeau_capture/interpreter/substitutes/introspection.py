@@ -58,7 +58,11 @@ def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
         return _call_type(machine, args, kwargs)
     if len(args) != 1 or kwargs:
         return type(*args, **kwargs)  # which raises
-    (obj,) = args
+    return type_of(machine, args[0])
+
+
+def type_of(machine: Machine, obj: Any) -> Any:
+    """`type(obj)`, as the program sees it."""
     if isinstance(obj, torch.Tensor):
         return machine.tape.real_type(obj)
     kind = type(obj)
@@ -208,6 +212,8 @@ def _id(machine: Machine, args: Any, kwargs: Any) -> int:
 def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
     kind = type(args[0])
     method = python_method(machine, kind, "__hash__")
+    if isinstance(args[0], torch.Tensor) and method in (None, torch.Tensor.__hash__):
+        return _id(machine, args, kwargs)
     if kind.__hash__ is object.__hash__:
         _note_address(machine)
         program_functions.address_read(machine, args[0])

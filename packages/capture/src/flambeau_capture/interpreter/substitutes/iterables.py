@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.semantics import native_functions, operators
+from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import (
     EXHAUSTED,
     ReversibleSequence,
@@ -59,6 +60,8 @@ def _next(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(reversed, unpacked=True)
 def _reversed(machine: Machine, obj: Any) -> Any:
+    if isinstance(obj, torch.Tensor):
+        return machine.call(load_attr(machine, obj, "__reversed__"), (), {})
     method = python_method(machine, type(obj), "__reversed__")
     if method is not None:
         return machine.call(method, (obj,), {})

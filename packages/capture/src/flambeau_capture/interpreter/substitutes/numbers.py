@@ -41,7 +41,7 @@ from flambeau_capture.interpreter.substitute_registry import (
     substitute_for,
     substitute_if_new,
 )
-from flambeau_capture.interpreter.substitutes import tensors
+from flambeau_capture.interpreter.substitutes import introspection, tensors
 from flambeau_capture.interpreter.values.classes import (
     MISSING,
     SYMBOLIC_NUMBERS,
@@ -128,6 +128,8 @@ def _constructor(function: Any) -> Substitute:
         made = tensors.tensor_of(machine, args[0], kwargs) if len(args) == 1 else None
         if made is not None:
             return made
+        if len(args) == 1:
+            kwargs = tensors.with_dtype(machine, function, args[0], kwargs)
         number = args[0] if len(args) == 1 else None
         if type(number) not in (torch.SymInt, torch.SymFloat) or "pin_memory" in kwargs:
             return machine.tape.call_function(function, args, kwargs)
@@ -252,6 +254,18 @@ def _format(machine: Machine, args: Any, kwargs: Any) -> str:
     if not isinstance(spec, (str, DeferredString)):
         return format("", spec)  # raises
     return format_value(machine, args[0], None, spec)
+
+
+@substitute_for(torch.Tensor.__format__, unpacked=True)
+def _format_tensor(machine: Machine, tensor: Any, spec: Any) -> str:
+    return _format(machine, (tensor, spec), {})
+
+
+@substitute_for(torch.Tensor.__repr__)
+def _repr_tensor(machine: Machine, args: Any, kwargs: Any) -> str:
+    if kwargs:
+        return machine.interpret(torch.Tensor.__repr__, args, kwargs)  # type: ignore[no-any-return]
+    return to_text(machine, args[0], repr)
 
 
 @substitute_for(bytes)
@@ -392,6 +406,7 @@ def _pow(machine: Machine, args: Any, kwargs: Any) -> Any:
     return pow(*concrete(given)) if method is None else machine.call(method, given, {})
 
 
+_NUMBERS = (bool, int, float, complex)
 _DIVMOD = operators.BinaryOperator(divmod, "__divmod__", "__rdivmod__")
 
 
@@ -402,6 +417,11 @@ def _divmod(machine: Machine, left: Any, right: Any) -> Any:
         for value, name in ((left, "__divmod__"), (right, "__rdivmod__"))
     ):
         return operators.binary(machine, _DIVMOD, left, right)
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):  # which have no divmod
+        kinds = [introspection.type_of(machine, value) for value in (left, right)]
+        if not all(kind in _NUMBERS or issubclass(kind, torch.Tensor) for kind in kinds):
+            raise GraphBreak("unknown-c-function", f"divmod of a {kinds[0].__name__}")
+        return operators.refuse(_DIVMOD, *kinds)
     quotient = operators.binary(machine, operators.BINARY_BY_SYMBOL["//"], left, right)
     return quotient, operators.binary(machine, operators.BINARY_BY_SYMBOL["%"], left, right)
 

@@ -4,6 +4,7 @@ Tensors made by their type are calls of the functions that say the same:
 
     torch.IntTensor([4, 5])   ->   torch.tensor([4, 5], dtype=torch.int32)
     torch.Tensor(2, 3)        ->   torch.empty((2, 3))
+    x.new(x.shape)            ->   x.new_empty(x.shape)
 
 Eager `torch.tensor` reads the values of 0-dim tensors in nested lists; a graph stacks the tensors:
 
@@ -33,6 +34,7 @@ from flambeau_capture.interpreter.substitute_registry import (
     substitute_if_new,
 )
 from flambeau_capture.interpreter.substitutes.modules import call_module
+from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.interpreter.values.subclasses import TorchFunctionOff, is_admitted
 from flambeau_capture.reasons import GraphBreak
 
@@ -51,6 +53,9 @@ def _maker(cls: Any) -> Substitute:
     def make(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
         given = {"dtype": dtype, "device": torch.device("cpu")}
+        if not kwargs and len(args) == 1 and type(args[0]) is torch.Size:
+            args = tuple(args[0])
+            return machine.tape.call_function(torch.empty, (args,), given)
         if not kwargs and all(type(arg) in _SIZES for arg in args):
             return machine.tape.call_function(torch.empty, (args or (0,),), given)
         if not kwargs and len(args) == 1 and type(args[0]) in (list, tuple):
@@ -161,6 +166,24 @@ def tensor_of(machine: Machine, data: Any, options: dict[str, Any]) -> torch.Ten
     return result
 
 
+def with_dtype(
+    machine: Machine, function: Any, data: Any, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The options of `torch.tensor(data)`, with the dtype that scalars of a library in its lists
+    give it: a graph holds them as plain numbers.
+    """
+    if type(data) not in _LISTS or options.get("dtype") is not None:
+        return options
+    plain = (*_DTYPES, float)
+    others = [leaf for leaf in _leaves(data) if type(leaf) not in plain]
+    if not others or any(isinstance(leaf, (torch.Tensor, Proxy)) for leaf in others):
+        return options
+    if not any(machine.foreign.of_data(leaf) for leaf in others):
+        return options
+    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        return {**options, "dtype": function(data).dtype}
+
+
 def _element(machine: Machine, leaf: Any, given: dict[str, Any]) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return machine.call(torch.tensor, (leaf,), given)
@@ -211,6 +234,21 @@ def _new_tensor(machine: Machine, args: Any, kwargs: Any) -> Any:
         if made is not None:
             return made
     return machine.tape.call_method("new_tensor", args, kwargs)
+
+
+@substitute_for(torch.Tensor.new)
+def _new(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """`x.new(size)`: a graph's arguments do not tell sizes from a tuple, of whose numbers eager
+    makes a tensor.
+    """
+    if len(args) == 2 and type(args[1]) is torch.Size and not kwargs:
+        return machine.tape.call_method("new_empty", args)
+    return machine.tape.call_method("new", args, kwargs)
+
+
+@substitute_for(torch.Tensor.__reversed__)
+def _reversed(machine: Machine, args: Any, kwargs: Any) -> Any:
+    return args[0] if args[0].ndim == 0 else machine.tape.call_method("flip", (args[0], 0))
 
 
 # ---------------------------------------------------------------- subclassing

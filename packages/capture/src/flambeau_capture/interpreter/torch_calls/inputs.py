@@ -248,7 +248,7 @@ class Inputs:
             return isinstance(fake, cls)
         if cls is FakeTensor:
             return False
-        return isinstance(cls, type) and issubclass(kind, cls)
+        return issubclass(kind, cls) if isinstance(cls, type) else isinstance(fake, cls)
 
     # ------------------------------------------------------------ numbers and other objects
 
