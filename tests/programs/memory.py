@@ -262,3 +262,29 @@ for _layout, _make in LAYOUTS.items():
         ),
         _make,
     )
+COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "clone": lambda x: x.clone(),
+    "contiguous_clone": lambda x: x.clone(memory_format=torch.contiguous_format),
+    "cat": lambda x: torch.cat([x]),
+    "copy_": lambda x: torch.empty(x.shape).copy_(x),
+    "copy_like": lambda x: torch.empty_like(x).copy_(x),
+    "flips": lambda x: x.flip(0).flip(0),
+    "times_one": lambda x: (x * 1).contiguous(),
+}
+for _name, _function in COPIES.items():
+    for _strides in ((3, 1, 1), (3, 9, 1), (3, 3, 1)):
+        add(
+            f"{_name}_of_row_with_strides_{'_'.join(map(str, _strides))}",
+            _function,
+            lambda strides=_strides: (rand(12).as_strided((2, 1, 3), strides),),
+        )
+_FEW, _MANY = torch.randn(4, 1, 3, 3), torch.randn(8, 4, 3, 3)
+add(
+    "convolutions_to_one_channel",
+    lambda x: F.conv_transpose2d(
+        F.conv2d(F.conv2d(x, _FEW, stride=2, padding=1), _MANY, stride=2, padding=1),
+        _MANY[:, :1],
+        stride=2,
+    ),
+    lambda: (rand(1, 1, 8, 8),),
+)

@@ -89,6 +89,11 @@ add(
     backward=False,
 )
 add(
+    "gradients_of_logit_at_nan",
+    lambda x: (x.logit(), x.logit(0.1)),
+    lambda: (torch.tensor([float("nan"), 0.5, -1.0, 2.0, 0.05, float("nan")], requires_grad=True),),
+)
+add(
     "special_pairs",
     lambda x, y: (
         torch.maximum(x, y), torch.minimum(x, y), torch.fmax(x, y), torch.fmin(x, y), x == y,

@@ -23,8 +23,8 @@ NAMES = {"np": np, "torch": torch, "operator": operator, "math": math}
 
 METHOD_ARGUMENTS = (
     "", "1", "0", "y", "i", "1.5", "torch.Size([3])", "'a'", "None", "np.float64(2)", "True",
-    "0, 1", "0, i", "0, i, y", "b, 2.0", "b, y", "m", "[0]", "y, y", "dim=0", "-1", "(3,)", "2j", "1, y",
-    "torch.float64", "[1, 2]", "y, alpha=2", "x.shape", "out=torch.zeros(3)",
+    "0, 1", "0, i", "0, i, y", "b, 2.0", "b, y", "m", "[0]", "y, y", "dim=0", "-1", "(3,)",
+    "2j", "1, y", "torch.float64", "[1, 2]", "y, alpha=2", "x.shape", "out=torch.zeros(3)",
 )  # fmt: skip
 FUNCTION_ARGUMENTS = (
     "x", "i", "b", "m", "x, y", "x, 1", "m, m", "x, 0", "i, i", "b, b", "m, x", "x, i", "m, 0, i",

@@ -38,11 +38,12 @@ def fold_identities(graph: Graph) -> Graph:
         for node in graph.nodes
         if node.op is prims.as_strided or node.op in READS_MEMORY
     }
+    returned = {out for out in graph.outputs if isinstance(out, Value)}
     replaced = Substitution()
     kept: list[Node] = []
     for node in graph.nodes:
         replaced.apply(node)
-        operand = _operand_given_back(node)
+        operand = _operand_given_back(node, returned)
         if operand is None or (node.op in _COPIES and node.outputs[0] in pinned):
             kept.append(node)
         else:
@@ -54,7 +55,7 @@ def fold_identities(graph: Graph) -> Graph:
     return graph
 
 
-def _operand_given_back(node: Node) -> Value | None:
+def _operand_given_back(node: Node, returned: set[Value]) -> Value | None:
     if (
         len(node.outputs) != 1
         or not node.args
@@ -67,7 +68,8 @@ def _operand_given_back(node: Node) -> Value | None:
     if node.op in _MOVES_ELEMENTS and not _keeps_order(node):
         return None
     operand, result = node.args[0], node.outputs[0]
-    return operand if _same(operand.spec, result.spec, exact=work(node.op) is Work.VIEW) else None
+    exact = work(node.op) is Work.VIEW or result in returned
+    return operand if _same(operand.spec, result.spec, exact=exact) else None
 
 
 def _same(one: Spec, other: Spec, exact: bool) -> bool:

@@ -335,7 +335,9 @@ class _Functionalizer:
 
     def _laid_out(self, value: Value, spec: Spec) -> Value:
         """`value` with the strides of `spec`; as it is if `spec` has gaps."""
-        return value if same_layout(value.spec, spec) else self._relaid(value, spec)
+        pairs = zip(value.spec.stride, spec.stride, strict=True)
+        # Those of dims of size 1, too: the caller may see them.
+        return value if all(sizes.known_eq(*each) for each in pairs) else self._relaid(value, spec)
 
     def _relaid(self, value: Value, spec: Spec, force: bool = False) -> Value:
         order = dense_order(spec)

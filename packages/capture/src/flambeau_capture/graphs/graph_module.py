@@ -401,8 +401,8 @@ def annotated(graph: torch.fx.Graph) -> Iterator[None]:
 
 
 def _dtype_of_class(cls: type) -> Any:
-    """What a class names as a dtype (`dtype=int`, `x.type(torch.LongTensor)`), as generated code can
-    spell it; other classes as they are.
+    """What a class names as a dtype (`dtype=int`, `x.type(torch.LongTensor)`), as generated code
+    can spell it; other classes as they are.
     """
     if type(cls) is type(torch.FloatTensor):
         return f"{cls.__module__}.{cls.__name__}"

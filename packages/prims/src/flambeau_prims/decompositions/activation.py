@@ -322,11 +322,11 @@ def logit(b: Builder, x: Value, eps: float | None = None) -> Value:
 
 @decomposition(aten.logit_backward.default)
 def logit_backward(b: Builder, grad: Value, x: Value, eps: float | None = None) -> Value:
-    """grad / (x * (1 - x)); outside [eps, 1 - eps] 0, or NaN outside [0, 1] without eps."""
+    """grad / (x * (1 - x)); below eps and above 1 - eps 0, or without eps NaN beyond [0, 1]."""
     grad, x = b.promote([grad, x])
     low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1.0 - eps, 0.0)
-    inside = b.bitwise_and(b.ge(x, low), b.le(x, high))
-    return b.where(inside, b.div(grad, b.mul(x, b.sub(1.0, x))), outside)
+    beyond = b.bitwise_or(b.lt(x, low), b.gt(x, high))
+    return b.where(beyond, outside, b.div(grad, b.mul(x, b.sub(1.0, x))))
 
 
 # Gated halves
