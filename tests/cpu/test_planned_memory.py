@@ -13,7 +13,7 @@ import flambeau
 from examples.models import ResNet18, bert
 from flambeau import backends
 from flambeau_runtime.c_executor import byte_size
-from flambeau_runtime.peak_memory import live_bytes, planned_peak
+from flambeau_runtime.peak_memory import fixed_peak, live_bytes, planned_peak
 from tests.programs import updates
 
 if TYPE_CHECKING:
@@ -100,3 +100,12 @@ def test_explain_tells_of_memory() -> None:
     )
     (extern,) = graph.externs
     assert extern.operator.startswith("aten.masked_scatter_") and "scatters" in extern.reason
+
+
+def test_the_peak_is_fixed_where_all_sizes_are(programs: list[Program]) -> None:
+    x = torch.randn(300, 7)
+    for dynamic in (False, True):
+        flambeau.compile(lambda x: x.sin().softmax(1), dynamic=dynamic)(x)
+    fixed, symbolic = programs
+    assert fixed_peak(fixed) == planned_peak(fixed) >= 2 * x.nbytes
+    assert fixed_peak(symbolic) is None

@@ -20,6 +20,7 @@ from flambeau_runtime.c_executor import Assembler
 from flambeau_runtime.check import check_arguments, check_program
 from flambeau_runtime.freed_memory import keep_freed_memory
 from flambeau_runtime.options import RuntimeOptions
+from flambeau_runtime.peak_memory import fixed_peak
 from flambeau_runtime.prepared import PreparedExecutable
 from flambeau_runtime.program import Program, uses_gpu
 from flambeau_runtime.python_executor import PythonExecutor
@@ -69,7 +70,8 @@ def load(
         return PreparedExecutable(run, prepare, read)
     if options.debug:
         check_program(program)
-    keep_freed_memory()
+    if not uses_gpu(program):
+        keep_freed_memory(fixed_peak(program))
     kernels = load_kernels(program, options)
     run = make_executor(program, kernels, options, on_refusal, title)
     return CheckedExecutable(program, run) if options.debug else run

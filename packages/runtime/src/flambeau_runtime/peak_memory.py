@@ -78,3 +78,9 @@ def live_bytes(program: Program, sizes: Mapping[str, int] | None = None) -> list
 def planned_peak(program: Program, sizes: Mapping[str, int] | None = None) -> int:
     """The most bytes that a call of the Program holds at a time, its inputs included."""
     return max(live_bytes(program, sizes))
+
+
+def fixed_peak(program: Program) -> int | None:
+    """`planned_peak` of a Program whose sizes are all fixed; None of others."""
+    sizes = (size for tensor in program.tensors for size in (*tensor.shape, *tensor.stride))
+    return planned_peak(program) if all(isinstance(size, int) for size in sizes) else None
