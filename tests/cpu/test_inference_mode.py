@@ -307,3 +307,36 @@ def test_a_size_that_an_operator_computes() -> None:
         with torch.inference_mode():
             x = torch.randn(rows, 3)
             torch.testing.assert_close(compiled(x), program(x))
+
+
+CAST: dict[str, Callable[[torch.Tensor], Any]] = {
+    "einsum": lambda a: torch.einsum("ij,jk->ik", a, a),
+    "tensordot": lambda a: torch.tensordot(a, a, 1) + a.sum(),
+    "linear": lambda a: F.linear(a, a, a[0]),
+    "bilinear": lambda a: F.bilinear(a, a, a[None]),
+    "attention": lambda a: F.scaled_dot_product_attention(*[a[None, None]] * 3),
+    "convolution": lambda a: F.conv2d(a[None, None], a[None, None, :3, :3]),
+    "similarity": lambda a: F.cosine_similarity(a, a @ a),
+    "loss": lambda a: F.cross_entropy(a @ a, torch.arange(8)),
+    "norm": lambda a: F.layer_norm(a @ a, (8,)),
+    "multi_dot": lambda a: torch.linalg.multi_dot([a, a, a]),
+    "lstm": lambda a: LSTM(a[None])[0],
+    "encoder": lambda a: ENCODER(a[None]),
+}
+LSTM = torch.nn.LSTM(8, 4, batch_first=True, bidirectional=True).eval()
+ENCODER = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+"""In evaluation one operator, whose kernel calls others."""
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["tensors", "inference tensors"])
+@pytest.mark.parametrize("name", CAST)
+def test_autocast_applies_to_the_parts_of_operators(name: str, given: bool) -> None:
+    program = CAST[name]
+    with torch.inference_mode(given):
+        x = torch.randn(8, 8)
+    for mode in (torch.no_grad, torch.inference_mode):
+        compiled = flambeau.compile(program, fullgraph=name != "encoder")
+        with mode(), torch.autocast("cpu", torch.bfloat16):
+            ours, theirs = compiled(x), program(x)
+        assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
+        torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=5e-2)

@@ -16,6 +16,7 @@ once. Asking for the contents of a fake tensor raises `DataDependent`, unless it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import (
     _pop_mode,
     _push_mode,
 )
+from torch.utils._pytree import tree_leaves
 
 from flambeau_prims import operator_facts, sharding
 from flambeau_prims.fake import (
@@ -49,6 +51,7 @@ from flambeau_prims.unsupported import DataDependent, MetadataMutation, Unsuppor
 from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from flambeau_prims.known_masks import Mask
@@ -215,7 +218,7 @@ class Tracer(TorchDispatchMode):
             if answer is not _GO_ON:
                 return answer
         if facts.composed:
-            with self:
+            with _as_called(args, kwargs), self:
                 return func._op_dk(operator_facts.COMPOSED, *args, **(kwargs or {}))
         key: list[Any] = [func]
         rule_args, values = self._take_all(args, key)
@@ -510,6 +513,24 @@ def is_recording() -> bool:
     return isinstance(mode, Tracer) and mode.record
 
 
+def _before_dispatch() -> AbstractContextManager[Any]:
+    """The state of the dispatcher when the operator that is being answered was called."""
+    state: AbstractContextManager[Any] = torch._C._RestorePythonTLSSnapshot()  # type: ignore[attr-defined]
+    return state
+
+
+def _as_called(args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+    """The dispatch state in which the program called an operator: autocast applies to its parts.
+
+    What has come here whole for another cause than inference mode was called by the handler of a
+    wrapper subclass, to which neither autograd nor autocast applies.
+    """
+    tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+    if torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors):
+        return _before_dispatch()
+    return contextlib.nullcontext()
+
+
 # Operators that are answered without a rule
 
 _GO_ON = object()
@@ -631,7 +652,16 @@ def _step(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> None:
         step(*args, **kwargs)
 
 
+def _layer(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """A kernel that calls operators to which autocast applies: a graph calls it without."""
+    with _before_dispatch():
+        casts = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    if casts:
+        raise Unsupported(f"{func} under autocast, which applies to a part of it only")
+    return _GO_ON
+
+
 _SPECIAL = {
     "number": _copy_of_number, "contents": _contents, "lift": _lift_fresh, "sizes": _sizes,
-    "step": _step,
+    "step": _step, "layer": _layer,
 }  # fmt: skip
