@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import collections
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 from guard_verdicts import Thing, X, Y, function, slotted, tensor_guard, verdict
 
+import flambeau_capture
 from flambeau_capture import sources
 from flambeau_capture.core import core
 from flambeau_capture.entries.new_entry import current_state
@@ -45,6 +48,56 @@ from flambeau_prims.spec import Spec
 def test_the_c_core_reads_tensors_here():
     assert core is not None, "build it: python hatch_build.py --inplace"
     assert tensor_layout.configure()
+
+
+FIRST_CAPTURE = """
+import torch
+
+import flambeau_capture
+from flambeau_capture.guards.tensor_layout import configure
+
+x = torch.randn(3, 5, 7)
+options = flambeau_capture.CaptureOptions(dynamic=True, fullgraph=True)
+with {mode}:
+    compiled = flambeau_capture.compile(
+        lambda x: x.tanh(), backend=lambda gm, inputs: gm.forward, options=options
+    )
+    compiled(x)
+    assert configure()
+assert [event.kind for event in flambeau_capture.state_of(compiled).events] == ["capture"]
+"""
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "torch.inference_mode()",
+        "torch.device('meta')",
+        "torch.autocast('cpu', torch.bfloat16)",
+        "torch.no_grad()",
+    ],
+)
+def test_a_first_capture_in_any_mode(mode):
+    code = FIRST_CAPTURE.format(mode=mode)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+
+
+WITHOUT_LAYOUT = """
+from flambeau_capture.guards import tensor_layout
+
+def find_layout(c10):
+    raise LookupError
+
+tensor_layout.find_layout = find_layout
+"""
+
+
+def test_relations_hold_where_c_does_not_read_tensors():
+    code = WITHOUT_LAYOUT + FIRST_CAPTURE.format(mode="torch.no_grad()")
+    code = code.replace("assert configure()", "assert not configure()")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
 
 
 # ---------------------------------------------------------------- constants

@@ -133,7 +133,8 @@ def _in_halves(tensors: list[Value], numbers: list[Any], dtype: torch.dtype) -> 
 
 @cache
 def _holds(dtype: torch.dtype, number: float) -> bool:
-    return bool(torch.tensor(number, dtype=torch.float64).to(dtype).item() == number)
+    wide = torch.tensor(number, dtype=torch.float64, device="cpu")
+    return bool(wide.to(dtype).item() == number)
 
 
 def _is_number(arg: Any) -> bool:

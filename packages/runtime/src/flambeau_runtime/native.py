@@ -38,7 +38,7 @@ def _load() -> tuple[ModuleType | None, str]:
     if source_is_newer():
         return None, f"the C extension is older than its sources; {BUILD_HINT}"
     folder = Path(torch.__file__).parent / "lib"
-    sample = torch.zeros(2, 3)
+    sample = torch.zeros(2, 3, device="cpu")
     try:
         _core.init(
             str(folder / "libtorch_cpu.so"),

@@ -222,6 +222,8 @@ class ProgramBuilder:
         """A condition on symbols; one that postfix code cannot express is evaluated in Python."""
         relation: constants.Relation = guard.payload
         try:
+            if not configure():
+                raise constants.Inexpressible("the core does not read tensors")
             # Tried without loading symbols first: a relation that turns out to need Python must not
             # ask for ints.
             constants.postfix(relation.condition, _index_of_an_int, self.codes)

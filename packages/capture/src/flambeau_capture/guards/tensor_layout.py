@@ -8,9 +8,10 @@ and guards on tensors are checked in Python.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -31,13 +32,26 @@ def configure() -> bool:
     c10, libtorch = folder / "libc10.so", folder / "libtorch_cpu.so"
     if not (c10.exists() and libtorch.exists()):
         return False
-    try:
-        core.configure(
-            tensor_type=torch.Tensor, c10=str(c10), libtorch=str(libtorch), **find_layout(c10)
-        )
-    except (LookupError, OSError, AttributeError):
-        return False
-    return _agrees_with_python()
+    with _usual_modes():
+        try:
+            core.configure(
+                tensor_type=torch.Tensor, c10=str(c10), libtorch=str(libtorch), **find_layout(c10)
+            )
+        except (LookupError, OSError, AttributeError):
+            return False
+        return _agrees_with_python()
+
+
+@contextlib.contextmanager
+def _usual_modes() -> Iterator[None]:
+    """As a process begins, whatever the modes of the call that asks first."""
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),  # type: ignore[attr-defined]
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        yield
 
 
 def find_layout(c10: Path) -> dict[str, int]:
@@ -76,14 +90,19 @@ def find_layout(c10: Path) -> dict[str, int]:
 
 def _samples() -> list[torch.Tensor]:
     return [
-        torch.empty((2, 3, 7)).transpose(0, 2),
-        torch.empty((5,), dtype=torch.float64),
-        torch.empty((), dtype=torch.int64),
-        torch.empty((4, 1, 3, 2, 6), dtype=torch.bfloat16).permute(4, 0, 2, 1, 3),
-        torch.empty((2, 1, 3), dtype=torch.uint8),
-        torch.empty((3, 2), device="meta", dtype=torch.float16),
-        torch.empty((6, 4), requires_grad=True)[1:, ::2],
+        _empty(2, 3, 7).transpose(0, 2),
+        _empty(5, dtype=torch.float64),
+        _empty(dtype=torch.int64),
+        _empty(4, 1, 3, 2, 6, dtype=torch.bfloat16).permute(4, 0, 2, 1, 3),
+        _empty(2, 1, 3, dtype=torch.uint8),
+        _empty(3, 2, device="meta", dtype=torch.float16),
+        _empty(6, 4).requires_grad_()[1:, ::2],
     ]
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
+    """Whatever the default dtype and device."""
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 def _allocated(address: int) -> int:
@@ -159,13 +178,13 @@ def _agrees_with_python() -> bool:
     code = core.operations()
     # More than five dimensions stand outside the TensorImpl, behind a pointer where the inline ones
     # would begin.
-    many_dims = torch.empty((2, 1, 3, 1, 2, 1, 4), dtype=torch.uint8)
+    many_dims = _empty(2, 1, 3, 1, 2, 1, 4, dtype=torch.uint8)
     samples = [
         *_samples(),
         many_dims,
-        torch.nn.Parameter(torch.empty(3, 4)),
-        torch.empty((0, 3)),
-        torch.empty((4, 1)).expand(4, 6),
+        torch.nn.Parameter(_empty(3, 4)),
+        _empty(0, 3),
+        _empty(4, 1).expand(4, 6),
     ]
     for at, tensor in enumerate(samples):
         keys, kind = core.tensor_words(tensor)

@@ -63,13 +63,14 @@ FLOAT8 = {
 
 def float8_bits(value: float, dtype: torch.dtype) -> int:
     """The bits of a number in a format."""
-    return int(torch.tensor(value).to(dtype).view(torch.uint8).item())
+    return int(torch.tensor(value, device="cpu").to(dtype).view(torch.uint8).item())
 
 
 @lru_cache
 def saturates() -> bool:
     """Whether this torch's conversion to e4m3fn gives the greatest number for what is too large."""
-    return not torch.tensor(1000.0).to(torch.float8_e4m3fn).float().isnan().item()
+    large = torch.tensor(1000.0, device="cpu")
+    return not large.to(torch.float8_e4m3fn).float().isnan().item()
 
 
 @lru_cache

@@ -509,7 +509,7 @@ def clamp_to_numbers(
 
 @cache
 def _clamps_to_nan() -> bool:
-    return bool(torch.zeros(1).clamp(math.nan).isnan())
+    return bool(torch.zeros(1, device="cpu").clamp(math.nan).isnan())
 
 
 @decomposition(aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor)
