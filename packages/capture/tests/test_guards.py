@@ -12,7 +12,6 @@ import pytest
 import torch
 from guard_verdicts import Thing, X, Y, function, slotted, tensor_guard, verdict
 
-import flambeau_capture
 from flambeau_capture import sources
 from flambeau_capture.core import core
 from flambeau_capture.entries.new_entry import current_state
