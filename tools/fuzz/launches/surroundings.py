@@ -60,7 +60,9 @@ def set_flags(half: Half, random: Random) -> Results:
         random.choice(["tf32", "deterministic", "benchmark", "bf16"]),
         random.random() < 0.5,
     )
-    if what == "tf32":
+    if DEVICE == "cpu":
+        torch.use_deterministic_algorithms(value, warn_only=True)
+    elif what == "tf32":
         torch.backends.cuda.matmul.allow_tf32 = value
         torch.backends.cudnn.allow_tf32 = value
     elif what == "deterministic":
@@ -75,9 +77,11 @@ def set_flags(half: Half, random: Random) -> Results:
 
 def reset_flags() -> None:
     """The flags as a trial begins."""
+    torch.use_deterministic_algorithms(False)
+    if DEVICE == "cpu":  # where tests of torch may have locked the others
+        return
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True

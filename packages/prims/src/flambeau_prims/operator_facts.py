@@ -59,9 +59,12 @@ mean what Python code of torch has registered, too, where dropout of probability
 
 
 def _is_composed(op: OpOverload) -> bool:
-    key = COMPOSED.name
+    """Whether each backend computes it by other operators; `silu_backward` has kernels."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
     try:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+        return has(op.name(), COMPOSED.name) and not any(
+            has(op.name(), backend) for backend in ("CPU", "CUDA")
+        )
     except RuntimeError:  # overloads that exist for TorchScript alone
         return False
 
