@@ -276,11 +276,13 @@ def compare(
     least: float = 0.0,
     versions: bool = True,
     messages: bool = True,
+    unit_strides: bool = True,
 ) -> list[str]:
     """Everything that differs between a compiled and an eager run.
 
-    versions: those of inputs and outputs are eager's. messages: the first lines of exceptions are
-    alike, and not only their types.
+    unit_strides: the strides of dims of size 1 in results are compared, too. versions: those of
+    inputs and outputs are eager's. messages: the first lines of exceptions are alike, and not only
+    their types.
     """
     if ours.error is not None or theirs.error is not None:
         same = ours.error == theirs.error
@@ -298,7 +300,7 @@ def compare(
     ):
         if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor):
             text = compare_tensor(mine, other, best, factor, least)
-            if text is None and mine.layout == torch.strided and mine.numel():
+            if unit_strides and text is None and mine.layout == torch.strided and mine.numel():
                 # Those of dims of size 1, too, which gradients need not have.
                 if mine.stride() != other.stride():
                     text = f"strides {mine.stride()}, not {other.stride()}"
@@ -350,6 +352,7 @@ def differences(
     exact: bool = True,
     versions: bool = True,
     messages: bool = True,
+    unit_strides: bool = True,
     losses: Collection[int] | None = None,
     inference: bool = False,
     **options: Any,
@@ -383,7 +386,14 @@ def differences(
         found += [
             f"call {call}: {text}"
             for text in compare(
-                ours, theirs, best, factor=factor, least=least, versions=versions, messages=messages
+                ours,
+                theirs,
+                best,
+                factor=factor,
+                least=least,
+                versions=versions,
+                messages=messages,
+                unit_strides=unit_strides,
             )
         ]
         if found:
