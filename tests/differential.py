@@ -276,13 +276,11 @@ def compare(
     least: float = 0.0,
     versions: bool = True,
     messages: bool = True,
-    unit_strides: bool = True,
 ) -> list[str]:
     """Everything that differs between a compiled and an eager run.
 
-    unit_strides: the strides of dims of size 1 in results are compared, too. versions: those of
-    inputs and outputs are eager's. messages: the first lines of exceptions are alike, and not only
-    their types.
+    versions: those of inputs and outputs are eager's. messages: the first lines of exceptions are
+    alike, and not only their types.
     """
     if ours.error is not None or theirs.error is not None:
         same = ours.error == theirs.error
@@ -300,7 +298,7 @@ def compare(
     ):
         if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor):
             text = compare_tensor(mine, other, best, factor, least)
-            if unit_strides and text is None and mine.layout == torch.strided and mine.numel():
+            if text is None and mine.layout == torch.strided and mine.numel():
                 # Those of dims of size 1, too, which gradients need not have.
                 if mine.stride() != other.stride():
                     text = f"strides {mine.stride()}, not {other.stride()}"
@@ -352,7 +350,6 @@ def differences(
     exact: bool = True,
     versions: bool = True,
     messages: bool = True,
-    unit_strides: bool = True,
     losses: Collection[int] | None = None,
     inference: bool = False,
     **options: Any,
@@ -386,14 +383,7 @@ def differences(
         found += [
             f"call {call}: {text}"
             for text in compare(
-                ours,
-                theirs,
-                best,
-                factor=factor,
-                least=least,
-                versions=versions,
-                messages=messages,
-                unit_strides=unit_strides,
+                ours, theirs, best, factor=factor, least=least, versions=versions, messages=messages
             )
         ]
         if found:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tools.fuzz.launches import check, trial
-from tools.fuzz.launches.half import Half
+from tools.fuzz.launches.side import Side
 from tools.fuzz.launches.trial import Trial, drawn, run, shortened
 
 if TYPE_CHECKING:
@@ -26,18 +26,18 @@ def test_a_trial_is_read_as_it_was_written() -> None:
 
 @pytest.fixture
 def overwriting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled halves return the same memory from each call, as CUDA graphs may."""
-    call = Half.call
+    """Compiled sides return the same memory from each call, as CUDA graphs may."""
+    call = Side.call
     memory: dict[torch.Size, torch.Tensor] = {}
 
-    def overwrite(half: Half, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = call(half, x)
-        if half.run is half.model:
+    def overwrite(side: Side, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = call(side, x)
+        if side.run is side.model:
             return result
         result = result.detach()
         return memory.setdefault(result.shape, result).copy_(result)
 
-    monkeypatch.setattr(Half, "call", overwrite)
+    monkeypatch.setattr(Side, "call", overwrite)
 
 
 def test_overwritten_outputs_are_found(overwriting: None) -> None:
@@ -55,12 +55,12 @@ def test_overwritten_outputs_are_found(overwriting: None) -> None:
 def test_another_error_and_another_random_state_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(100))
 
-    def fails_once(half: Half, random: Random) -> list[Any]:
+    def fails_once(side: Side, random: Random) -> list[Any]:
         if next(calls) == 1:
             raise ValueError("the second call")
         return []
 
-    def draws_once(half: Half, random: Random) -> list[Any]:
+    def draws_once(side: Side, random: Random) -> list[Any]:
         if next(calls) == 3:
             torch.rand(2)
         return []

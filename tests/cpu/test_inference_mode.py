@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch._ops import OpOverload
 from torch.nn import functional as F
 
 import flambeau
@@ -290,12 +291,8 @@ def test_operators_that_consist_of_others(program: Any, given: bool, dynamic: bo
         torch.testing.assert_close(ours, theirs)
     for graph in report_of(compiled).graphs:
         for functional in graph.functional.values():
-            whole = {str(node.op) for node in functional.nodes if is_composite(node.op)}
-            assert not whole
-
-
-def is_composite(op: Any) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and op._can_decompose()
+            overloads = (node.op for node in functional.nodes if type(node.op) is OpOverload)
+            assert not [str(op) for op in overloads if operator_facts.facts(op).composed]
 
 
 def test_a_size_that_an_operator_computes() -> None:

@@ -33,7 +33,6 @@ def difference(source: Source, **options: Any) -> str | None:
                 factor=16.0,
                 least=1.0,
                 losses=source.loss_numbers(),
-                unit_strides=False,  # of clones of what was written to they may differ
                 **options,
             )
     except Exception as error:

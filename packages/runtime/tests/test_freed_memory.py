@@ -136,18 +136,18 @@ def test_a_setting_of_the_user_is_what_glibc_does() -> None:
 
 @pytest.mark.parametrize("name", [*SETTINGS, "GLIBC_TUNABLES"])
 def test_settings_of_the_user_decide(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(freed_memory, "_function", lambda name: lambda *args: told.append(args[0]))
+    calls: list[int] = []
+    monkeypatch.setattr(freed_memory, "_function", lambda name: lambda *args: calls.append(args[0]))
     monkeypatch.setattr(freed_memory, "_kept", 0)
     for other in (*SETTINGS, "GLIBC_TUNABLES"):
         monkeypatch.delenv(other, raising=False)
     with monkeypatch.context() as context:
         context.setenv(name, "glibc.malloc.top_pad=131072")
         keep_freed_memory(None)
-        assert not told
+        assert not calls
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.cpu.x86_shstk=off")
     keep_freed_memory(None)
-    assert told
+    assert calls
 
 
 @ON_GLIBC
@@ -158,10 +158,10 @@ def test_calls_of_a_program_pay_for_no_pages_again() -> None:
 
 
 def test_the_share_of_the_machine_bounds_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     def mallopt(parameter: int, value: int) -> int:
-        told.append((parameter, value))
+        calls.append((parameter, value))
         return 1
 
     monkeypatch.setattr(freed_memory, "_function", lambda name: mallopt)
@@ -174,7 +174,7 @@ def test_the_share_of_the_machine_bounds_what_is_kept(monkeypatch: pytest.Monkey
     keep_freed_memory(None)
     largest = (freed_memory.M_MMAP_THRESHOLD, LARGEST_BLOCK)
     trim = freed_memory.M_TRIM_THRESHOLD
-    assert told == [
+    assert calls == [
         largest, (trim, 10 * MIB + SLACK), largest, (trim, 1024 * MIB // SHARE),
     ]  # fmt: skip
 
@@ -188,10 +188,10 @@ def test_nothing_is_told_to_other_c_libraries(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_refused_size_of_blocks_leaves_the_heap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(freed_memory, "_function", lambda name: lambda *args: told.append(args[0]))
+    calls: list[int] = []
+    monkeypatch.setattr(freed_memory, "_function", lambda name: lambda *args: calls.append(args[0]))
     monkeypatch.setattr(freed_memory, "_is_left_to_us", lambda: True)
     monkeypatch.setattr(freed_memory, "_kept", 0)
     keep_freed_memory(MIB)
-    assert told == [freed_memory.M_MMAP_THRESHOLD]
+    assert calls == [freed_memory.M_MMAP_THRESHOLD]
     assert freed_memory._kept == 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tools.fuzz.launches.half import DEVICE
+from tools.fuzz.launches.side import DEVICE
 from tools.fuzz.launches.trial import drawn, is_fatal, run, shortened
 
 SHORTENING = 60.0

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from tools.fuzz.launches.calling import forward, hold_outputs, infer, infer_often
-from tools.fuzz.launches.half import DEVICE, copies, first, input_of, tensors
+from tools.fuzz.launches.side import DEVICE, copies, first, input_of, tensors
 from tools.fuzz.launches.training import train
 
 if TYPE_CHECKING:
     from random import Random
 
-    from tools.fuzz.launches.half import Half, Results
+    from tools.fuzz.launches.side import Results, Side
 
 
-def replace_weights(half: Half, random: Random) -> Results:
+def replace_weights(side: Side, random: Random) -> Results:
     """Weights in other memory, written in place, loaded, or sent to the CPU and back."""
-    model, how = half.model, random.choice(["data", "write", "load", "some", "move"])
+    model, how = side.model, random.choice(["data", "write", "load", "some", "move"])
     if how == "load":
         state = model.state_dict()
         scaled = {k: v * 0.98 if v.is_floating_point() else v for k, v in state.items()}
@@ -40,22 +40,22 @@ def replace_weights(half: Half, random: Random) -> Results:
     return []
 
 
-def switch(half: Half, random: Random) -> Results:
+def switch(side: Side, random: Random) -> Results:
     """Training mode, autocast, or whether a parameter has a gradient."""
     what = random.choice(["training", "autocast", "gradient"])
     if what == "training":
-        half.model.train(not half.model.training)
+        side.model.train(not side.model.training)
     elif what == "autocast":
-        half.autocast = not half.autocast
+        side.autocast = not side.autocast
     else:
-        parameter = next(half.model.parameters())
+        parameter = next(side.model.parameters())
         parameter.requires_grad_(not parameter.requires_grad)
         parameter.grad = None
     return []
 
 
-def set_flags(half: Half, random: Random) -> Results:
-    """Flags of torch that choose kernels. They are set, not switched: both halves do it."""
+def set_flags(side: Side, random: Random) -> Results:
+    """Flags of torch that choose kernels. They are set, not switched: both sides do it."""
     what, value = (
         random.choice(["tf32", "deterministic", "benchmark", "bf16"]),
         random.random() < 0.5,
@@ -92,7 +92,7 @@ def rounds_more() -> bool:
     return torch.backends.cuda.matmul.allow_tf32
 
 
-def call_in_a_thread(half: Half, random: Random) -> Results:
+def call_in_a_thread(side: Side, random: Random) -> Results:
     """Another thread calls, holds or trains."""
     action = random.choice([infer, infer_often, hold_outputs, train])
     results: list[Results] = []
@@ -100,7 +100,7 @@ def call_in_a_thread(half: Half, random: Random) -> Results:
 
     def work() -> None:
         try:
-            results.append(action(half, random))
+            results.append(action(side, random))
         except Exception as error:  # raised in the caller's thread
             errors.append(error)
 
@@ -117,22 +117,22 @@ def _streams() -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream(priority=-(number % 2)) for number in range(3)]
 
 
-def call_on_a_stream(half: Half, random: Random) -> Results:
+def call_on_a_stream(side: Side, random: Random) -> Results:
     """Calls on one of three streams, one with priority."""
     stream, here = random.choice(_streams()), torch.cuda.current_stream()
     stream.wait_stream(here)
     with torch.cuda.stream(stream):
-        results = random.choice([infer, infer_often, hold_outputs, train])(half, random)
+        results = random.choice([infer, infer_often, hold_outputs, train])(side, random)
     here.wait_stream(stream)
     return results
 
 
-def read_on_a_stream(half: Half, random: Random) -> Results:
+def read_on_a_stream(side: Side, random: Random) -> Results:
     """A side stream reads outputs slowly; the main stream waits before they are dropped."""
     stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
     results = []
     for _ in range(random.randint(1, 4)):
-        output = first(forward(half, input_of(half, random, "fresh", 16)))
+        output = first(forward(side, input_of(side, random, "fresh", 16)))
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
             torch.cuda._sleep(3_000_000)
@@ -149,31 +149,31 @@ def _pool() -> torch.cuda.MemPool:
     return torch.cuda.MemPool()
 
 
-def call_in_a_pool(half: Half, random: Random) -> Results:
+def call_in_a_pool(side: Side, random: Random) -> Results:
     """Calls while the user allocates from a pool of his own."""
     with torch.cuda.use_mem_pool(_pool()):
-        return random.choice([infer, infer_often])(half, random)
+        return random.choice([infer, infer_often])(side, random)
 
 
-def capture_a_call(half: Half, random: Random) -> Results:
+def capture_a_call(side: Side, random: Random) -> Results:
     """The user captures a call as a CUDA graph; others come between its replays."""
-    x = input_of(half, random, "fresh", 16).clone()
-    half.pending.clear()
+    x = input_of(side, random, "fresh", 16).clone()
+    side.pending.clear()
     stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
     stream.wait_stream(here)
     with torch.no_grad(), torch.cuda.stream(stream):
         for _ in range(2):
-            half.call(x)
+            side.call(x)
     here.wait_stream(stream)
     torch.cuda.synchronize()
     gc.collect()
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
-        outputs = tensors(half.call(x))
+        outputs = tensors(side.call(x))
     results: Results = []
     for _ in range(2):
-        x.copy_(input_of(half, random, "fresh", 16))
+        x.copy_(input_of(side, random, "fresh", 16))
         graph.replay()
-        results += [copies(tuple(outputs)), infer(half, random), copies(tuple(outputs))]
+        results += [copies(tuple(outputs)), infer(side, random), copies(tuple(outputs))]
     torch.cuda.synchronize()
     return results

@@ -11,12 +11,12 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from tools.fuzz.launches.half import Half, first, input_of, loss_of
+from tools.fuzz.launches.side import Side, first, input_of, loss_of
 
 if TYPE_CHECKING:
-    from tools.fuzz.launches.half import Results
+    from tools.fuzz.launches.side import Results
 
-Step: TypeAlias = Callable[[Half, Random, torch.Tensor], list[torch.Tensor]]
+Step: TypeAlias = Callable[[Side, Random, torch.Tensor], list[torch.Tensor]]
 """A step from the forward to the last backward. It returns the loss, and what else is compared."""
 
 _STEPS: dict[str, Step] = {}
@@ -27,32 +27,32 @@ def _step(step: Step) -> Step:
     return step
 
 
-def train(half: Half, random: Random) -> Results:
+def train(side: Side, random: Random) -> Results:
     """Steps of one kind."""
     kind = random.choice(["plain", "plain", *_STEPS])
-    half.pending.clear()
+    side.pending.clear()
     results: Results = []
     for _ in range(random.choice([1, 2, 4, 7])):
-        x = input_of(half, random, random.choice(["fresh", "same", "unaligned"]), 16)
+        x = input_of(side, random, random.choice(["fresh", "same", "unaligned"]), 16)
         if kind not in ("accumulated", "cleared_between", "zeros"):
-            half.model.zero_grad()
-        loss, *others = _STEPS[kind](half, random, x)
+            side.model.zero_grad()
+        loss, *others = _STEPS[kind](side, random, x)
         results += [loss.detach(), *others]
         if random.random() < 0.15:
-            half.held_gradients += _gradients(half)[:3]
+            side.held_gradients += _gradients(side)[:3]
     return results
 
 
-def optimise(half: Half, random: Random) -> Results:
+def optimise(side: Side, random: Random) -> Results:
     """The optimizer's step."""
-    half.optimizer.step()
+    side.optimizer.step()
     if random.random() < 0.7:
-        half.optimizer.zero_grad(set_to_none=random.random() < 0.7)
+        side.optimizer.zero_grad(set_to_none=random.random() < 0.7)
     return []
 
 
-def _gradients(half: Half) -> list[torch.Tensor]:
-    return [each.grad for each in half.model.parameters() if each.grad is not None]
+def _gradients(side: Side) -> list[torch.Tensor]:
+    return [each.grad for each in side.model.parameters() if each.grad is not None]
 
 
 def _backward(loss: torch.Tensor, **arguments: Any) -> list[torch.Tensor]:
@@ -61,36 +61,36 @@ def _backward(loss: torch.Tensor, **arguments: Any) -> list[torch.Tensor]:
 
 
 @_step
-def _plain(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    return _backward(loss_of(half.call(x)))
+def _plain(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    return _backward(loss_of(side.call(x)))
 
 
 _STEPS["accumulated"] = _plain
 
 
 @_step
-def _cleared_between(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    loss = loss_of(half.call(x))
-    half.model.zero_grad()
+def _cleared_between(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    loss = loss_of(side.call(x))
+    side.model.zero_grad()
     return _backward(loss)
 
 
 @_step
-def _zeros(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    half.model.zero_grad(set_to_none=False)
-    return _plain(half, random, x)
+def _zeros(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    side.model.zero_grad(set_to_none=False)
+    return _plain(side, random, x)
 
 
 @_step
-def _retained(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    loss = loss_of(half.call(x))
+def _retained(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    loss = loss_of(side.call(x))
     _backward(loss, retain_graph=True)
     return _backward(loss)
 
 
 @_step
-def _two_forwards(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    losses = [loss_of(half.call(x)), loss_of(half.call(x * 0.5))]
+def _two_forwards(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    losses = [loss_of(side.call(x)), loss_of(side.call(x * 0.5))]
     if random.random() < 0.5:
         losses.reverse()
     for loss in losses:
@@ -99,35 +99,35 @@ def _two_forwards(half: Half, random: Random, x: torch.Tensor) -> list[torch.Ten
 
 
 @_step
-def _forward_alone_before(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    half.call(x)
-    return _plain(half, random, x)
+def _forward_alone_before(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    side.call(x)
+    return _plain(side, random, x)
 
 
 @_step
-def _gradient_of_input(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+def _gradient_of_input(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
     x = x.detach().clone().requires_grad_()
-    loss = _plain(half, random, x)
+    loss = _plain(side, random, x)
     return [*loss, *([] if x.grad is None else [x.grad.clone()])]
 
 
 @_step
-def _penalty(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+def _penalty(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
     x = x.detach().clone().requires_grad_()
-    loss = loss_of(half.call(x))
+    loss = loss_of(side.call(x))
     (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
     return _backward(loss + gradient.float().square().sum())
 
 
 @_step
-def _hook(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    result = half.call(x)
+def _hook(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    result = side.call(x)
     first(result).register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call]
     return _backward(loss_of(result))
 
 
 @_step
-def _post_accumulate_hooks(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+def _post_accumulate_hooks(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
     """As optimizers that step in the backward have."""
     seen: list[torch.Tensor] = []
 
@@ -138,19 +138,19 @@ def _post_accumulate_hooks(half: Half, random: Random, x: torch.Tensor) -> list[
 
     handles = [
         each.register_post_accumulate_grad_hook(take)
-        for each in half.model.parameters()
+        for each in side.model.parameters()
         if each.requires_grad
     ]
-    loss = _plain(half, random, x)
+    loss = _plain(side, random, x)
     for handle in handles:
         handle.remove()
     return [*loss, torch.tensor(sorted(float(each) for each in seen))]
 
 
 @_step
-def _by_grad(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    parameters = [each for each in half.model.parameters() if each.requires_grad]
-    loss = loss_of(half.call(x))
+def _by_grad(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    parameters = [each for each in side.model.parameters() if each.requires_grad]
+    loss = loss_of(side.call(x))
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
@@ -158,12 +158,12 @@ def _by_grad(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @_step
-def _checkpoint(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    return _backward(loss_of(checkpoint(half.call, x, use_reentrant=False)))
+def _checkpoint(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    return _backward(loss_of(checkpoint(side.call, x, use_reentrant=False)))
 
 
 @_step
-def _saved_tensors_hooks(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+def _saved_tensors_hooks(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
     hooks = random.choice(
         [
             lambda: saved_tensors_hooks(lambda saved: saved.detach().clone(), lambda kept: kept),
@@ -172,13 +172,13 @@ def _saved_tensors_hooks(half: Half, random: Random, x: torch.Tensor) -> list[to
         ]
     )
     with hooks():
-        loss = loss_of(half.call(x))
+        loss = loss_of(side.call(x))
     return _backward(loss)
 
 
 @_step
-def _in_a_thread(half: Half, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
-    loss = loss_of(half.call(x))
+def _in_a_thread(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
+    loss = loss_of(side.call(x))
     thread = threading.Thread(target=_backward, args=(loss,))
     thread.start()
     thread.join()

@@ -14,8 +14,8 @@ import torch
 
 from tests.launches import replays
 from tools.fuzz.launches import calling, surroundings, training
-from tools.fuzz.launches.half import DEVICE, MODES, Action, Half
 from tools.fuzz.launches.models import MODELS
+from tools.fuzz.launches.side import DEVICE, MODES, Action, Side
 
 _ANYWHERE: dict[Action, int] = {
     calling.infer: 4,
@@ -111,16 +111,16 @@ def drawn(seed: int) -> Trial:
 def run(
     trial: Trial, begin: Callable[[int], object] = lambda index: None, limit: float = float("inf")
 ) -> Outcome:
-    """Run a trial beside eager, up to the first difference or for `limit` seconds. `begin` is told
-    the number of each action.
+    """Run a trial beside eager, up to the first difference or for `limit` seconds. `begin` is
+    called with the number of each action.
 
     Raises what breaks the process: CUDA's errors.
     """
     surroundings.reset_flags()
     torch.manual_seed(trial.seed)
     model = MODELS[trial.model](trial.dropout).to(DEVICE)
-    eager = Half.of(copy.deepcopy(model), None, autocast=trial.autocast)
-    compiled = Half.of(model, trial.mode, autocast=trial.autocast)
+    eager = Side.of(copy.deepcopy(model), None, autocast=trial.autocast)
+    compiled = Side.of(model, trial.mode, autocast=trial.autocast)
     rounds = trial.autocast
     end = time.monotonic() + limit
     difference = None
@@ -130,28 +130,28 @@ def run(
         begin(index)
         before = _generator_state()
         outcomes = []
-        for half in (eager, compiled):
+        for side in (eager, compiled):
             _set_generator_state(before)
-            outcomes.append((_done(ACTIONS[name], half, Random(seed)), _generator_state()))
+            outcomes.append((_done(ACTIONS[name], side, Random(seed)), _generator_state()))
         rounds |= eager.autocast or surroundings.rounds_more()
         try:
             raised = _compare_outcomes(outcomes[0], outcomes[1], rounds)
             if not raised:
-                _compare_halves(eager, compiled, rounds)
+                _compare_sides(eager, compiled, rounds)
         except Differs as text:
             difference = Difference(index, f"{name}: {text}")
             break
         if raised:
-            for half in (eager, compiled):  # how far each came before it raised may differ
-                half.pending.clear()
-                half.model.zero_grad()
+            for side in (eager, compiled):  # how far each came before it raised may differ
+                side.pending.clear()
+                side.model.zero_grad()
     return Outcome(difference, sum(replays(each) for each in (compiled.run, compiled.other)))
 
 
-def _done(action: Action, half: Half, random: Random) -> Any:
+def _done(action: Action, side: Side, random: Random) -> Any:
     """The results of an action, or the error that it raises."""
     try:
-        return action(half, random)
+        return action(side, random)
     except Exception as error:
         if is_fatal(error):
             raise
@@ -199,7 +199,7 @@ def _tolerance(rounds: bool) -> float:
     return 6e-2 if rounds else 4e-3
 
 
-def _compare_halves(eager: Half, compiled: Half, rounds: bool) -> None:
+def _compare_sides(eager: Side, compiled: Side, rounds: bool) -> None:
     if DEVICE == "cuda":
         torch.cuda.synchronize()
     tolerance = _tolerance(rounds)

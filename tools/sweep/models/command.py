@@ -20,7 +20,7 @@ from typing import Any
 
 COMPILERS = ("flambeau", "torch")
 MODES = ("eval", "inference", "train")
-"""As `run.MODES`, which are the default: that module imports torch."""
+"""Without gradients, the same in inference mode, and a training step."""
 STATUSES = ("whole", "breaks", "differs", "error", "not run")
 
 

@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 
 SEEDS = (2, 2, 3)
 """One for each step: the same numbers are drawn twice, then others."""
-MODES = ("eval", "train")
-"""Without gradients, and a training step. "inference" is eval in inference mode."""
 OWN_WAY = "as eager where is_compiling() is true, not as eager"
 """The model asks, and computes something else: the results are those of an eager run that is told
 so, too.
 """
 
 
-def run(name: str, compiler: str, backend: str, modes: Sequence[str] = MODES) -> dict[str, Any]:
+def run(name: str, compiler: str, backend: str, modes: Sequence[str]) -> dict[str, Any]:
     """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch" and each mode.
 
     Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself

@@ -34,7 +34,7 @@ from flambeau_prims.rules.registry import aliasing, infer, is_view
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 aten = torch.ops.aten
 
@@ -334,10 +334,15 @@ class _Functionalizer:
     # Emitting
 
     def _laid_out(self, value: Value, spec: Spec) -> Value:
-        """`value` with the strides of `spec`; as it is if `spec` has gaps."""
-        pairs = zip(value.spec.stride, spec.stride, strict=True)
-        # Those of dims of size 1, too: the caller may see them.
-        return value if all(sizes.known_eq(*each) for each in pairs) else self._relaid(value, spec)
+        """`value` with the strides of `spec`; as it is if `spec` has gaps.
+
+        Those of dims of size 1, too, which the caller may see, where a copy has them.
+        """
+        if _same_strides(value.spec.stride, spec.stride):
+            return value
+        if same_layout(value.spec, spec) and not _is_of_a_copy(spec):
+            return value  # a dim of size 1 has a stride that no copy gives it
+        return self._relaid(value, spec)
 
     def _relaid(self, value: Value, spec: Spec, force: bool = False) -> Value:
         order = dense_order(spec)
@@ -410,9 +415,25 @@ def same_layout(one: Spec, other: Spec) -> bool:
     )
 
 
+def _same_strides(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return all(sizes.known_eq(*pair) for pair in zip(one, other, strict=True))
+
+
+def _is_of_a_copy(spec: Spec) -> bool:
+    """Whether a copy in the order of the strides has these strides, in dims of size 1, too."""
+    order = stride_order(spec)
+    copied = Spec.of([spec.shape[dim] for dim in order]).stride
+    return _same_strides(copied, [spec.stride[dim] for dim in order])
+
+
 def stride_order(spec: Spec) -> list[int]:
-    """The dims from outermost to innermost in memory."""
-    return sorted(range(spec.ndim), key=lambda dim: (-sizes.hint_of(spec.stride[dim]), dim))
+    """The dims from outermost to innermost in memory; of equal strides, those of size 1 last."""
+
+    def place(dim: int) -> tuple[int, bool, int]:
+        is_one = sizes.known_eq(spec.shape[dim], 1)
+        return -sizes.hint_of(spec.stride[dim]), is_one, dim
+
+    return sorted(range(spec.ndim), key=place)
 
 
 def dense_order(spec: Spec) -> list[int] | None:

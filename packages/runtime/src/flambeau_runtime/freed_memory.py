@@ -3,7 +3,7 @@
 glibc takes large blocks from the system and gives them back when they are freed, and so it does
 with the top of its heap once that is free. Each call of a program then pays for every page of its
 results again: the kernel clears it, at about the price of writing it twice. Two numbers of
-mallopt(3) say when: from `M_MMAP_THRESHOLD` bytes on, a block is one of its own; of more than
+mallopt(3) say when: from `M_MMAP_THRESHOLD` bytes on, a block is mapped separately; of more than
 `M_TRIM_THRESHOLD` bytes, the free top is given back. The first is set to its largest value, the
 second to what one call of the largest program holds, a bounded share of the machine's memory.
 `release_freed_memory` gives back what is free. Settings of the user (`MALLOC_TRIM_THRESHOLD_`)

@@ -221,13 +221,7 @@ class ProgramBuilder:
     def relation(self, guard: Guard) -> None:
         """A condition on symbols; one that postfix code cannot express is evaluated in Python."""
         relation: constants.Relation = guard.payload
-        try:
-            if not configure():
-                raise constants.Inexpressible("the core does not read tensors")
-            # Tried without loading symbols first: a relation that turns out to need Python must not
-            # ask for ints.
-            constants.postfix(relation.condition, _index_of_an_int, self.codes)
-        except constants.Inexpressible:
+        if not self._is_expressible(relation.condition):
             names = list(relation.names)
             gathered = self._gather([self.load(source) for source in relation.names.values()])
             self._call_check(
@@ -239,6 +233,18 @@ class ProgramBuilder:
                 relation.condition, lambda name: self.symbol(relation.names[name]), self.codes
             )
             self.ops.append((self.codes["RELATION"], 0, 0, self.at, 0, words))
+
+    def _is_expressible(self, condition: constants.Condition) -> bool:
+        """Whether postfix code has the condition. Asked before symbols are loaded: a relation that
+        needs Python must not ask for ints.
+        """
+        if not configure():  # C reads no sizes
+            return False
+        try:
+            constants.postfix(condition, _index_of_an_int, self.codes)
+        except constants.Inexpressible:
+            return False
+        return True
 
     def distinct_memory(self, guard: Guard, tensors: tuple[Source, ...], written: int) -> None:
         """No storage shared with the first `written` of these tensors."""

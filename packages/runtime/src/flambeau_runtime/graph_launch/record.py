@@ -245,8 +245,8 @@ class Recorder:
         """Have a handle of cuBLAS in this block, and a workspace if products are launched.
 
         Where the pool is shared by a stream's recordings and no other handle can be in use, the
-        first product takes a workspace from the pool: memory that is dead by then serves. A pool of
-        its own would hold one for each recording; those use the side stream's.
+        first product takes a workspace from the pool, in memory that is dead. A private pool would
+        hold one for each recording: such recordings use the side stream's.
         """
         if not self.calls_blas:
             yield

@@ -1,4 +1,4 @@
-"""The eager or the compiled half of a trial: what it calls and holds, and the inputs it makes."""
+"""The eager or the compiled side of a trial: what it calls and holds, and the inputs it makes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 import flambeau
 
 Results: TypeAlias = list[Any]
-Action: TypeAlias = Callable[["Half", Random], Results]
+Action: TypeAlias = Callable[["Side", Random], Results]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -26,7 +26,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class Half:
+class Side:
     """A model, what the user holds of it, and two functions that call it, compiled or not."""
 
     model: nn.Module
@@ -45,10 +45,10 @@ class Half:
     """Memory of the host that copies may still read."""
 
     @classmethod
-    def of(cls, model: nn.Module, mode: str | None, *, autocast: bool) -> Half:
-        """The half that calls the model in a mode of `MODES`; None: eager."""
+    def of(cls, model: nn.Module, mode: str | None, *, autocast: bool) -> Side:
+        """The side that calls the model in a mode of `MODES`; None: eager."""
         run: Any = model
-        other: Any = call_with_half
+        other: Any = call_scaled
         if mode is not None:
             arguments = {"recompile_limit": 64} | MODES[mode]
             run, other = (flambeau.compile(each, **arguments) for each in (run, other))
@@ -60,7 +60,7 @@ class Half:
             return self.run(x)
 
 
-def call_with_half(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def call_scaled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """A second function over the same module."""
     return first(model(x * 0.5)) * 2
 
@@ -90,17 +90,17 @@ KINDS = ("fresh", "fresh", "same", "same", "unaligned", "strided", "zero stride"
 
 
 def input_of(
-    half: Half, random: Random, kind: str | None = None, batch: int | None = None
+    side: Side, random: Random, kind: str | None = None, batch: int | None = None
 ) -> torch.Tensor:
     """An input of a kind of `KINDS`, drawn on the CPU: the device's generator stands still."""
     generator = torch.Generator().manual_seed(random.randrange(1 << 30))
     kind = kind or random.choice(KINDS)
     batch = batch or random.choice([16, 16, 16, 16, 16, 40, 8, 1])
-    host: torch.Tensor = half.model.input(batch, generator)  # type: ignore[operator]
+    host: torch.Tensor = side.model.input(batch, generator)  # type: ignore[operator]
     if kind == "same" or (kind == "pinned" and DEVICE == "cpu"):
-        return _buffer(half, host.shape).copy_(host)
+        return _buffer(side, host.shape).copy_(host)
     if kind == "pinned":
-        return _copied_on_a_stream(half, host)
+        return _copied_on_a_stream(side, host)
     x = host.to(DEVICE)
     if kind == "unaligned":
         memory = torch.empty(x.numel() + 3, device=DEVICE)
@@ -111,23 +111,23 @@ def input_of(
     if kind == "zero stride" and x.dim() > 1:
         return x[..., :1].expand(x.shape)
     if kind == "held":
-        return next((each for each in half.held if _may_replace(each, x)), x)
+        return next((each for each in side.held if _may_replace(each, x)), x)
     return x
 
 
-def _buffer(half: Half, shape: torch.Size) -> torch.Tensor:
-    return half.buffers.setdefault(shape, torch.empty(shape, device=DEVICE))
+def _buffer(side: Side, shape: torch.Size) -> torch.Tensor:
+    return side.buffers.setdefault(shape, torch.empty(shape, device=DEVICE))
 
 
-def _copied_on_a_stream(half: Half, host: torch.Tensor) -> torch.Tensor:
-    """As a loader with a stream of its own does."""
-    buffer, host = _buffer(half, host.shape), host.pin_memory()
+def _copied_on_a_stream(side: Side, host: torch.Tensor) -> torch.Tensor:
+    """As a loader with a separate stream does."""
+    buffer, host = _buffer(side, host.shape), host.pin_memory()
     stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
     stream.wait_stream(here)
     with torch.cuda.stream(stream):
         buffer.copy_(host, non_blocking=True)
     here.wait_stream(stream)
-    half.pinned = [host]
+    side.pinned = [host]
     return buffer
 
 
