@@ -18,6 +18,7 @@ from torch.nn import functional as F
 import flambeau
 from flambeau.interop_dynamo import flambeau_backend
 from flambeau.report import report_of
+from flambeau_prims import operator_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
