@@ -8,6 +8,7 @@ python -m tools.bench host                             us per library call of a 
 python -m tools.bench dynamic                          first call with dynamic=True against static
 ... --device cuda                                      the same on a GPU
 python -m tools.bench gpu [--case bert_1x8 ...]        ms per call on a GPU, both modes of each
+python -m tools.bench distributed [--case fsdp ...]    ms a training step of a Llama on all GPUs
 python -m tools.bench memory [--case bert_1x8 ...]     peak memory on a GPU
 python -m tools.bench kernels [--case softmax ...]     single kernels on a GPU: us, and bandwidth
 python -m tools.bench kernels --device cpu             the same on a CPU, with its own cases
@@ -45,6 +46,8 @@ from tools.bench.cases import CASES
 from tools.bench.cpu_gemm import CANDIDATES as CPU_GEMM_CANDIDATES
 from tools.bench.cpu_gemm import CPU_GEMM_CASES, cpu_gemm_table
 from tools.bench.curves import CURVE_CASES, WINDOW, compare_curves
+from tools.bench.distributed import distributed_table
+from tools.bench.distributed_cases import DISTRIBUTED_CASES
 from tools.bench.document_cases import DOCUMENT_CASES, document_table
 from tools.bench.gemm import CANDIDATES as GEMM_CANDIDATES
 from tools.bench.gemm import gemm_table
@@ -75,8 +78,10 @@ FIRST_CALL_GPU = (
 )  # fmt: skip
 STEADY = ("sin_plus_cos", "pointwise", "softmax", "layer_norm", "resnet", "bert", "bert_4x64")
 CALLS = ("one_tensor", "linears", "llama")
-OF_GPUS = ("gpu", "memory", "kernels", "gemm")
+OF_GPUS = ("gpu", "memory", "distributed", "kernels", "gemm")
 """What runs on a GPU unless `--device` says otherwise."""
+WIDE = ("distributed", "gemm", "models", "background")
+"""What needs 160 columns."""
 
 
 def first_call(arguments: argparse.Namespace, table: Table) -> None:
@@ -218,6 +223,12 @@ def memory(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *memory_table(cases, arguments.jobs, arguments.limit))
 
 
+def distributed(arguments: argparse.Namespace, table: Table) -> None:
+    """Training steps in parallel, one process a GPU, beside eager and torch.compile."""
+    cases = arguments.case or list(DISTRIBUTED_CASES)
+    fill(table, *distributed_table(cases, arguments.rounds, arguments.jobs, arguments.limit))
+
+
 def kernels(arguments: argparse.Namespace, table: Table) -> None:
     """Single kernels beside eager and torch.compile."""
     cases = arguments.case or list(KERNEL_SETS[arguments.device])
@@ -331,6 +342,7 @@ def main() -> None:
         "dynamic": dynamic,
         "gpu": gpu,
         "memory": memory,
+        "distributed": distributed,
         "kernels": kernels,
         "gemm": gemm,
         "products": products,
@@ -349,8 +361,10 @@ def main() -> None:
     kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
     names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
     names += (*MODEL_CASES, *CPU_GEMM_CASES, *BACKGROUND_CASES.keys() - MODEL_CASES.keys())
-    names += (*DOCUMENT_CASES, *CURVE_CASES, *WEIGHT_ONLY_CASES)
-    parser.add_argument("--case", action="append", choices=names)
+    names += (*DOCUMENT_CASES, *CURVE_CASES, *WEIGHT_ONLY_CASES, *DISTRIBUTED_CASES)
+    parser.add_argument(
+        "--case", action="append", choices=names, metavar="CASE", help="as tools/bench names them"
+    )
     candidates = dict.fromkeys((*GEMM_CANDIDATES, *CPU_GEMM_CANDIDATES, *WEIGHT_ONLY_CANDIDATES))
     parser.add_argument("--candidate", action="append", choices=candidates, help="of gemm")
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
@@ -373,7 +387,7 @@ def main() -> None:
     if reason := native.unavailable():
         sys.exit(f"bench: {reason}")  # else eager's times would be printed as ours
     commands[arguments.what](arguments, table)
-    Console(width=160 if arguments.what in ("gemm", "models", "background") else 120).print(table)
+    Console(width=160 if arguments.what in WIDE else 120).print(table)
 
 
 if __name__ == "__main__":

@@ -75,12 +75,19 @@ def measure(case_name: str, candidates: Sequence[str], rounds: int) -> dict[str,
 
 
 class Measurement:
-    """`measure` in a fresh process, which waits when everything is compiled. It is killed if that
+    """`measure` of a module in a fresh process, which waits when everything is compiled. It is killed if that
     takes longer than `limit` seconds.
     """
 
-    def __init__(self, case: str, candidates: Sequence[str], rounds: int, limit: float) -> None:
-        command = [sys.executable, "-m", "tools.bench.gpu", case, str(rounds), *candidates]
+    def __init__(
+        self,
+        case: str,
+        candidates: Sequence[str],
+        rounds: int,
+        limit: float,
+        module: str = "tools.bench.gpu",
+    ) -> None:
+        command = [sys.executable, "-m", module, case, str(rounds), *candidates]
         self.case = case
         self.lines: list[str] = []
         self.process = subprocess.Popen(
@@ -113,12 +120,19 @@ class Measurement:
 
 
 def in_turn(
-    cases: Sequence[str], rounds: int, jobs: int, limit: float
+    cases: Sequence[str],
+    rounds: int,
+    jobs: int,
+    limit: float,
+    module: str = "tools.bench.gpu",
+    candidates: Sequence[str] = CANDIDATES,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each case's `measure`: `jobs` of them are compiled at a time, and then timed one by one."""
+    """Each case's `measure` by the module: `jobs` of them are compiled at a time, and then timed
+    one by one.
+    """
     for start in range(0, len(cases), max(1, jobs)):
         batch = [
-            Measurement(case, CANDIDATES, rounds, limit)
+            Measurement(case, candidates, rounds, limit, module)
             for case in cases[start : start + max(1, jobs)]
         ]
         for each in batch:
