@@ -34,7 +34,7 @@ def train(case: str, way: str, mode: str | None, mesh: Any) -> list[torch.Tensor
             layer._compiled_call_impl = flambeau.compile(layer._call_impl, mode=mode)
     ranked = DISTRIBUTED_CASES[case](model, mesh)
     call = flambeau.compile(ranked, mode=mode) if way == "whole" else ranked
-    optimizer = torch.optim.SGD(ranked.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(ranked.parameters(), lr=0.1, foreach=False)  # of mixed types
     shown = []
     for step in range(STEPS):
         torch.manual_seed(step if case == "tensor_parallel" else 2 * step + mesh.get_local_rank())

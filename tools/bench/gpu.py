@@ -75,8 +75,8 @@ def measure(case_name: str, candidates: Sequence[str], rounds: int) -> dict[str,
 
 
 class Measurement:
-    """`measure` of a module in a fresh process, which waits when everything is compiled. It is killed if that
-    takes longer than `limit` seconds.
+    """`measure` of a module in a fresh process, which waits when everything is compiled. It is
+    killed if that takes longer than `limit` seconds.
     """
 
     def __init__(
