@@ -43,9 +43,7 @@ class Attention(nn.Module):
         self.v = nn.Linear(sizes.width, keys, bias=False)
         self.o = nn.Linear(sizes.width, sizes.width, bias=False)
 
-    def forward(
-        self, x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Shapes: (rows, tokens, width), twice (tokens, head / 2) -> (rows, tokens, width)."""
         rows, steps, _ = x.shape
         q, k, v = (
@@ -87,9 +85,7 @@ class Layer(nn.Module):
         self.before_attention, self.before_gated = nn.RMSNorm(sizes.width), nn.RMSNorm(sizes.width)
         self.attention, self.gated = Attention(sizes), Gated(sizes)
 
-    def forward(
-        self, x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Shape kept: (rows, tokens, width)."""
         x = x + self.attention(self.before_attention(x), turns)
         result: torch.Tensor = x + self.gated(self.before_gated(x))
