@@ -5,6 +5,7 @@ a machine without one.
 from __future__ import annotations
 
 import math
+import struct
 
 import pytest
 import torch
@@ -149,9 +150,26 @@ def test_torch_is_asked_about_the_operands(cudnn_chosen, layout):
     calls = {str(node.op): node for node in tracer.nodes}
     forward = calls["aten._scaled_dot_product_cudnn_attention.default"]
     assert forward.args[3].spec == Spec.of((5, 5), dtype=HALF, device=CUDA)
-    assert forward.args[4:6] == (True, 0.1)
+    assert forward.args[4] is True and forward.args[5] == pytest.approx(0.1)
     backward = calls["aten._scaled_dot_product_cudnn_attention_backward.default"]
     assert backward.args[0].spec.stride == out.stride()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1, 0.5, 1e-20])
+def test_cudnn_plans_of_backwards_are_not_those_of_eager(cudnn_chosen, dropout):
+    """ATen finds them by the bits of the probability, too."""
+    tracer = Tracer(device="cuda")
+    spec = Spec.of((2, 3, 5, 16), dtype=HALF, device=CUDA)
+    fakes = [tracer.fake(spec, requires_grad=True) for _ in range(3)]
+    with FunctionTable(tracer.device), tracer:
+        out = F.scaled_dot_product_attention(*fakes, dropout_p=dropout)
+        torch.autograd.grad(out, fakes, torch.ones_like(out))
+    calls = {str(node.op): node for node in tracer.nodes}
+    backward = calls["aten._scaled_dot_product_cudnn_attention_backward.default"].args[13]
+    assert backward == pytest.approx(dropout, rel=2**-23)
+    assert struct.pack("f", backward) != struct.pack("f", dropout)
+    forward = calls["aten._scaled_dot_product_cudnn_attention.default"].args[5:6]
+    assert forward == ((backward,) if dropout else ())
 
 
 def test_attention_that_eager_refuses_is_no_choice_of_kernels(cudnn_chosen):

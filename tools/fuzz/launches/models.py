@@ -54,16 +54,20 @@ class Attention(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Convolutions and the running statistics of a batch norm."""
+    """Convolutions and the running statistics of a batch norm.
+
+    The first has no bias, whose gradient would be rounding alone; and squares keep the gradients of
+    a channel from being nearly equal, where the norm's backward would leave little but rounding.
+    """
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
-        self.a, self.b = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 8, 3)
+        self.a, self.b = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.Conv2d(16, 8, 3)
         self.norm, self.dropout = nn.BatchNorm2d(16), dropout
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = F.dropout(F.relu(self.norm(self.a(x))), self.dropout, self.training)
-        return self.b(h).mean((2, 3))
+        return self.b(h).square().mean((2, 3))
 
     def input(self, batch: int, generator: torch.Generator) -> torch.Tensor:
         return torch.randn(max(batch // 8, 2), 3, 12, 12, generator=generator)

@@ -278,6 +278,8 @@ def _cudnn(
         # The kernel reads every mask as the query's dtype.
         mask = symbolic_matmul.additive_mask(mask, query, fill).to(query.dtype)
     kept = _needs_grad(query, key, value)
+    if kept:
+        dropout_p = _with_a_plan_apart(dropout_p)
     result = aten._scaled_dot_product_cudnn_attention(
         query, key, value, mask, kept, dropout_p, is_causal, False, scale=scale
     )[0]
@@ -289,7 +291,7 @@ def _cudnn(
 def _lay_out_gradient(result: torch.Tensor) -> None:
     """Have cuDNN's backward read a gradient that is laid out as the result.
 
-    ATen keeps cuDNN's plan of a backward by the shapes of the gradient, not by its strides
+    ATen keeps cuDNN's plan of a backward by the operands, not by the strides of the gradient
     (PyTorch 2.11): after a row-major gradient one with heads inside is read in the wrong order.
     """
     strides = result.stride()
@@ -302,6 +304,19 @@ def _lay_out_gradient(result: torch.Tensor) -> None:
         return gradient.permute(order).contiguous().permute(back)
 
     result.register_hook(lay_out)
+
+
+def _with_a_plan_apart(dropout_p: float) -> float:
+    """The probability with other bits, so that eager calls have plans of their own: the gradients
+    that they read may be laid out otherwise.
+
+    Zero becomes -0.0 (in the backward; of the forward torch leaves it out, as a default). Others
+    become the next smaller float32, by which the share of kept elements changes by 2^-24 of it.
+    """
+    if dropout_p == 0:
+        return -0.0
+    single = torch.tensor(dropout_p, dtype=torch.float32)
+    return float(torch.nextafter(single, torch.zeros_like(single)))
 
 
 def _flash(
