@@ -10,12 +10,13 @@ differentiate.
 The second graph runs the captured program again, and the eager engine's backward of it, on the
 inputs: nothing but the engine knows what the program's own `torch.autograd.Function`s, `detach` and
 `no_grad` mean for it. So a call keeps the inputs that its gradients depend on (copies of small ones
-that it writes to), and where it draws random numbers, the state of the generator before. The
+that it writes to), and where it draws random numbers, the states of the generators before. The
 program's checks of data are not made again: their inputs may not be kept.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -123,14 +124,8 @@ class Gradients:
         if self.kept.refused:
             return None
         run = compiled or partial(self._run, results)
-        if kept.state is None:
+        with nullcontext() if kept.states is None else kept.states.restored():
             return run(*arguments)
-        state = torch.get_rng_state()
-        torch.set_rng_state(kept.state)
-        try:
-            return run(*arguments)
-        finally:
-            torch.set_rng_state(state)
 
     def _of_wrappers(
         self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]
@@ -245,7 +240,7 @@ def _kept_inputs(
         tensors=frozenset(tensors),
         checked=[at for at in tensors if at not in saved],
         copied=[needed.index(at) for at in overwritten],
-        draws=not refused and any(map(is_draw, traced.tape.nodes)),
+        draws=[] if refused else _devices_of_draws(traced.tape.nodes),
         sizes=sizes_reader(call),
         refused=refused,
     )
@@ -306,6 +301,16 @@ def is_draw(node: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.op, "tags", ())
 
 
+def _devices_of_draws(nodes: Sequence[Any]) -> list[str]:
+    """The devices whose generators the calls of a tape draw from."""
+    return sorted({str(device) for node in nodes if is_draw(node) for device in _devices(node)})
+
+
+def _devices(draw: Any) -> set[torch.device]:
+    """Those of a draw's tensors: eager draws for them there."""
+    return {out.spec.device for out in draw.outputs if out is not None}
+
+
 def _overwritten(joint: Graph, results: int) -> list[Value]:
     """The inputs that the program writes to and gradients depend on."""
     found: set[Any] = {out for out in joint.outputs[results:] if isinstance(out, Value)}
@@ -329,7 +334,7 @@ def _refusal(traced: Trace, written: Sequence[Value]) -> str:
             return f"it communicates with other processes ({node.op})"
         if not is_draw(node):
             continue
-        devices = {out.spec.device.type for out in node.outputs if out is not None}
-        if number >= traced.split or devices != {"cpu"} or node.kwargs.get("generator") is not None:
+        known = all(device.type in ("cpu", "cuda") for device in _devices(node))
+        if number >= traced.split or not known or node.kwargs.get("generator") is not None:
             return f"it draws random numbers by {node.op}"
     return ""

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from flambeau_autograd.generator_states import GeneratorStates
 from flambeau_autograd.graph_call import getter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import torch
 
     from flambeau_autograd.graph_call import Sizes
 
@@ -30,14 +31,14 @@ class Packed:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What a call keeps for the derivatives of its gradients: the inputs that these depend on, the
-    versions of those whose versions nothing else checks, the values of the symbols, the state of
-    the random generator.
+    versions of those whose versions nothing else checks, the values of the symbols, the states of
+    the random generators.
     """
 
     inputs: tuple[Any, ...]
     versions: list[int]
     sizes: Mapping[str, int]
-    state: torch.Tensor | None
+    states: GeneratorStates | None
 
 
 @dataclass
@@ -46,14 +47,15 @@ class KeptInputs:
 
     `tensors`: those that hooks on saved tensors may pack. `checked`: those whose versions nothing
     else checks. `copied`: numbers among the needed ones of inputs that the call writes to. `draws`:
-    the state of the generator is kept. `sizes` reads the symbols. `refused`: why nothing is kept.
+    the devices whose generators' states are kept. `sizes` reads the symbols. `refused`: why nothing
+    is kept.
     """
 
     needed: list[int]
     tensors: frozenset[int]
     checked: list[int]
     copied: list[int]
-    draws: bool
+    draws: list[str]
     sizes: Sizes
     refused: str
 
@@ -65,6 +67,9 @@ class KeptInputs:
         """What a call with these arguments keeps; to be asked before it writes to them."""
         if self.refused:
             return None
+        states = GeneratorStates.of(self.draws) if self.draws else None
+        if states is None and self.draws:
+            return None
         inputs = self._inputs(args)
         if self.copied:
             own = list(inputs)
@@ -75,7 +80,7 @@ class KeptInputs:
             inputs,
             [tensor._version for tensor in self._checked(args)],
             self.sizes(args),
-            torch.get_rng_state() if self.draws else None,
+            states,
         )
 
     def packed(
@@ -86,7 +91,8 @@ class KeptInputs:
         """
         if kept is None:
             return None, []
-        inputs, added = list(kept.inputs), list[torch.Tensor]()
+        inputs = list(kept.inputs)
+        added: list[torch.Tensor] = []
         for number, at in enumerate(self.needed):
             if at not in self.tensors:
                 continue
@@ -95,7 +101,7 @@ class KeptInputs:
                 position = count + len(added)
                 added.append(inputs[number])
             inputs[number] = Packed(position)
-        return Kept(tuple(inputs), [], kept.sizes, kept.state), added
+        return Kept(tuple(inputs), [], kept.sizes, kept.states), added
 
     def unpacked(self, kept: Kept | None, saved: Sequence[torch.Tensor]) -> Kept | None:
         """`kept` with what hooks have unpacked."""
@@ -103,7 +109,7 @@ class KeptInputs:
             return None
         inputs = [saved[x.position] if isinstance(x, Packed) else x for x in kept.inputs]
         versions = [tensor._version for tensor in self._checked(self.by_position(inputs))]
-        return Kept(tuple(inputs), versions, kept.sizes, kept.state)
+        return Kept(tuple(inputs), versions, kept.sizes, kept.states)
 
     def handles(self, kept: Kept, positions: Sequence[tuple[int, int]]) -> dict[int, torch.Tensor]:
         """The inputs at some of the graph's `positions`, by the numbers beside them."""
@@ -116,7 +122,7 @@ class KeptInputs:
     def reason(self, kept: Kept | None) -> str:
         """Why these gradients have no derivative, or nothing."""
         if self.refused or kept is None:
-            return self.refused
+            return self.refused or "it drew random numbers while a CUDA graph was captured"
         checked = self._checked(self.by_position(kept.inputs))
         if all(x._version == version for x, version in zip(checked, kept.versions, strict=True)):
             return ""
