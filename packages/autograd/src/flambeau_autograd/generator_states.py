@@ -1,9 +1,9 @@
 """The states of torch's default generators: kept before a call, to draw the same numbers again.
 
-    states = GeneratorStates.of(("cpu", "cuda:0"))
-    y = f(x)
-    with states.restored():
-        again = f(x)            # the numbers of y; afterwards the generators stand where they stood
+states = GeneratorStates.of(("cpu", "cuda:0"))
+y = f(x)
+with states.restored():
+    again = f(x)            # the numbers of y; afterwards the generators stand where they stood
 """
 
 from __future__ import annotations
