@@ -35,6 +35,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--modes", nargs="+", choices=MODES, default=["eval", "train"], help="of the models"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--autocast", action="store_true", help="to bfloat16")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=int, default=180, help="seconds an architecture may take")
     parser.add_argument(
@@ -114,7 +116,8 @@ def _run_all(pending: list[Item], options: argparse.Namespace) -> Any:
                 path = Path(directory, "-".join(item))
                 process = os.fork()
                 if process == 0:
-                    _child(run.run, item, options.backend, options.modes, path)
+                    rest = options.backend, options.modes, options.device, options.autocast
+                    _child(run.run, item, rest, path)
                 running[process] = (item, time.monotonic(), path)
             time.sleep(0.05)
             for process, (item, started, path) in list(running.items()):
@@ -136,14 +139,14 @@ def _run_all(pending: list[Item], options: argparse.Namespace) -> Any:
                 )
 
 
-def _child(run: Any, item: Item, backend: str, modes: list[str], path: Path) -> None:
+def _child(run: Any, item: Item, rest: tuple[Any, ...], path: Path) -> None:
     """Runs in the forked process, and never returns."""
     os.setpgid(0, 0)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     try:
-        found = run(*item, backend, modes)
+        found = run(*item, *rest)
     except BaseException:
         cause = traceback.format_exc().strip().splitlines()[-1][:300]
         found = {"eval": {"status": "error", "causes": [cause]}}

@@ -11,6 +11,17 @@ import torch
 Inputs = dict[str, Any]
 
 
+def moved(value: Any, device: str) -> Any:
+    """The same inputs on a device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: moved(item, device) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(moved(item, device) for item in value)
+    return value
+
+
 def tokens(batch: int = 2, length: int = 9, vocabulary: int = 99) -> torch.Tensor:
     """Token ids without the special ones, [batch, length]."""
     return torch.randint(3, vocabulary, (batch, length))

@@ -8,6 +8,7 @@ import copy
 import random
 import time
 import warnings
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -22,20 +23,36 @@ from flambeau.report import report_of
 from flambeau_capture import CaptureError, state_of
 from tools.sweep.models.build import build
 from tools.sweep.models.compare import differences, tensors
+from tools.sweep.models.inputs import moved
 from tools.sweep.models.table import TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SEEDS = (2, 2, 3)
-"""One for each step: the same numbers are drawn twice, then others."""
+SEEDS = {"cpu": (2, 2, 3), "cuda": (2, 2, 3, 4, 4, 5, 6, 7)}
+"""One for each step: the same numbers are drawn twice, then others. On a GPU the last steps are
+launched as recorded graphs.
+"""
 OWN_WAY = "as eager where is_compiling() is true, not as eager"
 """The model asks, and computes something else: the results are those of an eager run that is told
 so, too.
 """
 
 
-def run(name: str, compiler: str, backend: str, modes: Sequence[str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a model is called: "eval", "inference" or "train"; where; under autocast to bfloat16 or
+    not.
+    """
+
+    mode: str
+    device: str = "cpu"
+    autocast: bool = False
+
+
+def run(
+    name: str, compiler: str, backend: str, modes: Sequence[str], device: str, autocast: bool
+) -> dict[str, Any]:
     """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch" and each mode.
 
     Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself
@@ -46,18 +63,20 @@ def run(name: str, compiler: str, backend: str, modes: Sequence[str]) -> dict[st
     warnings.simplefilter("ignore")
     try:
         model, inputs = build(TABLE[name])
+        model, inputs = model.to(device), moved(inputs, device)
     except Exception as error:
         return {"eval": _not_run("build", error)}
     found: dict[str, Any] = {}
     for mode in modes:
+        setting = Setting(mode, device, autocast)
         try:
-            want = _run(copy.deepcopy(model), inputs, mode)
+            want = _run(copy.deepcopy(model), inputs, setting)
         except Exception as error:
             found[mode] = _not_run("eager", error)
             continue
         measure = _flambeau if compiler == "flambeau" else _torch
         started = time.perf_counter()
-        found[mode] = measure(model, inputs, mode, want, backend)
+        found[mode] = measure(model, inputs, setting, want, backend)
         found[mode]["seconds"] = round(time.perf_counter() - started, 1)
     return found
 
@@ -68,26 +87,28 @@ def _not_run(stage: str, error: Exception) -> dict[str, Any]:
 
 
 def _run(
-    model: Any, inputs: dict[str, Any], mode: str, compiled: Any = None
+    model: Any, inputs: dict[str, Any], setting: Setting, compiled: Any = None
 ) -> list[dict[str, torch.Tensor]]:
     """What the model gives, step by step: outputs, gradients, buffers, and the state of the
     generator.
     """
-    model.train(mode == "train")
+    model.train(setting.mode == "train")
     call = model if compiled is None else compiled
     steps = []
-    for seed in SEEDS:
+    cast = torch.autocast(setting.device, torch.bfloat16, enabled=setting.autocast)
+    for seed in SEEDS[setting.device]:
         model.zero_grad()
         torch.manual_seed(seed)
         random.seed(seed)
         numpy.random.seed(seed)
         own = copy.deepcopy(inputs)
-        if mode != "train":
-            with torch.no_grad(), torch.inference_mode(mode == "inference"):
+        if setting.mode != "train":
+            with torch.no_grad(), torch.inference_mode(setting.mode == "inference"), cast:
                 output = call(**own)
             gathered = dict(tensors(output))
         else:
-            output = call(**own)
+            with cast:
+                output = call(**own)
             gathered = dict(tensors(output))
             _loss(gathered).backward()
             gathered |= {
@@ -96,7 +117,8 @@ def _run(
                 if p.grad is not None
             }
         gathered |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
-        gathered["generator"] = torch.get_rng_state()
+        on_gpu = setting.device == "cuda"
+        gathered["generator"] = torch.cuda.get_rng_state() if on_gpu else torch.get_rng_state()
         steps.append(gathered)
     return steps
 
@@ -104,31 +126,39 @@ def _run(
 def _loss(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """A number that depends on every output in a way of its own."""
     parts = [
-        (t.nan_to_num(0, 0, 0).float() * torch.linspace(0.5, 1.5, t.numel()).view(t.shape)).mean()
+        (t.nan_to_num(0, 0, 0).float() * _weights(t)).mean()
         for t in outputs.values()
         if t.is_floating_point() and t.requires_grad and t.numel()
     ]
     return torch.stack(parts).sum()
 
 
+def _weights(t: torch.Tensor) -> torch.Tensor:
+    return torch.linspace(0.5, 1.5, t.numel(), device=t.device).view(t.shape)
+
+
 def _flambeau(
-    model: Any, inputs: dict[str, Any], mode: str, want: list[dict[str, torch.Tensor]], backend: str
+    model: Any,
+    inputs: dict[str, Any],
+    setting: Setting,
+    want: list[dict[str, torch.Tensor]],
+    backend: str,
 ) -> dict[str, Any]:
     try:
-        compiled, got = _captured(model, inputs, mode, backend, fullgraph=True)
+        compiled, got = _captured(model, inputs, setting, backend, fullgraph=True)
     except CaptureError:
         try:
-            compiled, got = _captured(model, inputs, mode, backend, fullgraph=False)
+            compiled, got = _captured(model, inputs, setting, backend, fullgraph=False)
         except Exception as error:
             return _error(error)
     except Exception as error:
         return _error(error)
-    different = _differences(model, inputs, mode, got, want)
+    different = _differences(model, inputs, setting, got, want)
     notes = []
     if different:
         with mock.patch("torch.compiler.is_compiling", lambda: True):
             own_way = _differences(
-                model, inputs, mode, got, _run(copy.deepcopy(model), inputs, mode)
+                model, inputs, setting, got, _run(copy.deepcopy(model), inputs, setting)
             )
         if own_way:
             return {"status": "differs", "causes": different[:3]}
@@ -148,12 +178,12 @@ def _flambeau(
 
 
 def _captured(
-    model: Any, inputs: dict[str, Any], mode: str, backend: str, *, fullgraph: bool
+    model: Any, inputs: dict[str, Any], setting: Setting, backend: str, *, fullgraph: bool
 ) -> tuple[Any, list[dict[str, torch.Tensor]]]:
     """A compiled copy of the model, and what it gives."""
     mine = copy.deepcopy(model)
     compiled = flambeau.compile(mine, backend=backend, fullgraph=fullgraph)
-    return compiled, _run(mine, inputs, mode, compiled)
+    return compiled, _run(mine, inputs, setting, compiled)
 
 
 def _error(error: Exception) -> dict[str, Any]:
@@ -163,7 +193,7 @@ def _error(error: Exception) -> dict[str, Any]:
 def _differences(
     model: Any,
     inputs: dict[str, Any],
-    mode: str,
+    setting: Setting,
     got: list[dict[str, torch.Tensor]],
     want: list[dict[str, torch.Tensor]],
 ) -> list[str]:
@@ -182,7 +212,8 @@ def _differences(
             else value
             for name, value in inputs.items()
         }
-        exact = _run(copy.deepcopy(model).double(), doubled, mode)
+        plain = replace(setting, autocast=False)
+        exact = _run(copy.deepcopy(model).double(), doubled, plain)
     except Exception:
         return different
     return [
@@ -193,12 +224,16 @@ def _differences(
 
 
 def _torch(
-    model: Any, inputs: dict[str, Any], mode: str, want: list[dict[str, torch.Tensor]], backend: str
+    model: Any,
+    inputs: dict[str, Any],
+    setting: Setting,
+    want: list[dict[str, torch.Tensor]],
+    backend: str,
 ) -> dict[str, Any]:
     mine = copy.deepcopy(model)
     compiled = torch.compile(mine, fullgraph=True, backend="eager")
     try:
-        _run(mine, inputs, mode, compiled)
+        _run(mine, inputs, setting, compiled)
     except Exception as error:
         kind = type(error).__name__
         broke = kind in ("Unsupported", "UserError") or "graph break" in str(error).lower()
