@@ -18,14 +18,17 @@ import torch
 
 from flambeau.compile_context import Context
 from flambeau.environment import Environment
+from flambeau.graph_content import sizes_as_json
 from flambeau.held_graphs import graphs_within
 from flambeau.options import Options
 from flambeau.report import Report
 from flambeau_autograd.options import AutogradOptions
-from flambeau_capture.exported.codec import decode, decode_graph, encode, encode_graph
+from flambeau_capture.exported.codec import decode, decode_graph, encode, encode_graph, identifier
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.options import CaptureOptions
 from flambeau_inductor.options import InductorOptions
+from flambeau_prims.size_text import assume
+from flambeau_prims.sizes import SizeEnv
 from flambeau_runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
@@ -54,11 +57,13 @@ def encode_message(
         "key": key,
         "name": context.report.name,
         "graph": encode_graph(gm.graph),
+        "sizes": sizes_as_json(gm.meta.get("size_env")),
         "observed_is_compiling": gm.meta["observed_is_compiling"],
         "inputs": [
-            _input(x, memory.setdefault(x.untyped_storage()._cdata, position))
+            x if type(x) is int
+            else _input(x, memory.setdefault(x.untyped_storage()._cdata, position))
             for position, x in enumerate(examples)
-        ],
+        ],  # fmt: skip
         "options": {stage: _fields(getattr(context.options, stage)) for stage in _STAGES},
         "state": {name: encode(read()) for name, (read, _) in _SETTINGS.items()},
         "inference_mode": torch.is_inference_mode_enabled(),
@@ -99,21 +104,37 @@ def _fields(options: Any) -> dict[str, Any]:
 
 def decode_message(data: dict[str, Any]) -> tuple[fx.GraphModule, list[Any], Context]:
     """The graph, inputs and options of a message."""
-    gm = CapturedGraphModule(torch.nn.Module(), decode_graph(data["graph"], {}))
+    env, symbols = _sizes(data["sizes"])
+    gm = CapturedGraphModule(torch.nn.Module(), decode_graph(data["graph"], symbols))
     for graph in graphs_within(gm):
         for node in graph.nodes:
             if node.op in ("call_function", "call_method") and "pure" in node.meta:
                 node.meta["stack_trace"] = node.meta["where"]
-    gm.meta["size_env"] = None
+    gm.meta["size_env"] = env
     gm.meta["observed_is_compiling"] = data["observed_is_compiling"]
     memory: dict[int, torch.UntypedStorage] = {}
-    examples = [_decoded_input(item, memory) for item in data["inputs"]]
+    examples = [
+        item if type(item) is int else _decoded_input(item, memory) for item in data["inputs"]
+    ]
     stages: dict[str, Any] = {
         stage: cls(**{name: _field(value) for name, value in data["options"][stage].items()})
         for stage, cls in _STAGES.items()
     }
     quiet = dataclasses.replace(stages["environment"], progress=False, logs=frozenset())
     return gm, examples, Context(Options(**{**stages, "environment": quiet}), Report(data["name"]))
+
+
+def _sizes(data: list[Any]) -> tuple[SizeEnv | None, dict[str, Any]]:
+    """The sizes that `sizes_as_json` wrote: their env with the guards, and the symbols by name."""
+    if not data:
+        return None, {}
+    env = SizeEnv()
+    symbols = {
+        name: env.symbol(hint, name, lower=None, name=identifier(name)) for name, hint in data[0]
+    }
+    for guard in data[1]:
+        assume(guard, symbols)
+    return env, symbols
 
 
 def _decoded_input(item: dict[str, Any], memory: dict[int, torch.UntypedStorage]) -> torch.Tensor:

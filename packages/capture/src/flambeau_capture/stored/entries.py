@@ -115,7 +115,6 @@ def check_kind(parts: EntryParts) -> None:
     if capture.of_the_process:
         raise NotStorable("of-the-process", capture.of_the_process)
     for refused, reason in (
-        (capture.unbacked, "unbacked"),
         (capture.eager, "eager"),
         (parts.changing, "break"),
         (

@@ -8,7 +8,6 @@ NOT_STORABLE = {
     "content": "it depends on an object whose content cannot be compared",
     "guard": "a guard cannot be written",
     "symbolic-float": "a float is symbolic",
-    "unbacked": "sizes or numbers depend on data",
     "break": "sizes or numbers behind a graph break are seen to change",
     "eager": "the call runs eagerly",
     "saved-state": "the state of a generator of the program is saved before the graph runs",
