@@ -21,12 +21,16 @@ from flambeau_capture.core import core
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import KINDS, Held, TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
-from flambeau_capture.record import Guard
+from flambeau_capture.record import Guard, Opaque
 from flambeau_capture.sources import ABSENT, Source, SourceLost
-from flambeau_capture.stored.descriptions import Descriptions, module_named
+from flambeau_capture.stored.descriptions import (
+    Descriptions,
+    globals_of_module,
+    module_named,
+)
 from flambeau_capture.stored.encoding import find_by_name, wrapped_functions
 from flambeau_capture.stored.reasons import Stale
-from flambeau_prims.size_floats import Condition
+from flambeau_prims.size_floats import Condition, float_of, named_symbol
 from flambeau_prims.size_text import read_size
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
@@ -60,8 +64,7 @@ class Decoder:
         self._places = data["places"]
         env = SizeEnv()
         self.symbols = {
-            name: env.symbol(hint, name, lower=None, name=name)
-            for name, hint in data["symbols"].items()
+            name: named_symbol(env, name, hint) for name, hint in data["symbols"].items()
         }
         self._scope = scope
         self._state = state
@@ -190,6 +193,10 @@ class Decoder:
         except SourceLost as error:
             raise Stale(str(error)) from None
 
+    def own_globals(self) -> dict[str, Any]:
+        """The globals of the function that is called."""
+        return self._scope.function.__globals__
+
     def usual_state(self) -> UsualState:
         """This thread's state: the key says that it is the stored one."""
         return self._state
@@ -204,8 +211,8 @@ def _module(name: str) -> Any:
     return found
 
 
-def _globals(decoder: Decoder, name: str) -> dict[str, Any]:
-    return vars(_module(name))
+def _globals(decoder: Decoder, name: str | None) -> dict[str, Any]:
+    return decoder.own_globals() if name is None else globals_of_module(_module(name))
 
 
 def _named(decoder: Decoder, name: str) -> Any:
@@ -261,4 +268,7 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "extent": lambda decoder, _: EXTENT,
     "condition": lambda decoder, parts: Condition(parts[0], *map(decoder.value, parts[1:])),
     "relation": _relation,
+    "float_symbol": lambda decoder, name: decoder.symbols[name],
+    "float_of": lambda decoder, parts: float_of(parts[0], *map(decoder.value, parts[1:])),
+    "opaque": lambda decoder, at: Opaque(decoder.object(at)),
 }

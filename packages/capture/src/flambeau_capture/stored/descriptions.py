@@ -25,6 +25,7 @@ import typing
 from typing import Any
 
 import torch
+from torch.backends import PropModule
 
 from flambeau_capture.bytecode.resume_code import ResumedFrom
 from flambeau_capture.guards.constants import is_constant
@@ -279,7 +280,13 @@ def is_module_globals(mapping: dict[Any, Any]) -> str:
     """The name of the module whose globals a dict is, or ""."""
     name = mapping.get("__name__")
     module = module_named(name) if isinstance(name, str) else ABSENT
-    return str(name) if module is not ABSENT and vars(module) is mapping else ""
+    return str(name) if module is not ABSENT and globals_of_module(module) is mapping else ""
+
+
+def globals_of_module(module: types.ModuleType) -> dict[str, Any]:
+    """The globals of a module, or of the module that one of torch's holds and stands for."""
+    members = vars(module)
+    return vars(members["m"]) if isinstance(module, PropModule) else members
 
 
 def module_named(name: str) -> Any:

@@ -30,6 +30,7 @@ from flambeau_capture import sources
 from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import Held, TensorPayload
+from flambeau_capture.record import Opaque
 from flambeau_capture.sources import ABSENT, Absent, Source
 from flambeau_capture.stored.descriptions import (
     C_MEMBERS,
@@ -103,6 +104,10 @@ class Encoder:
         if write is None:
             write = _write_source if isinstance(value, Source) else _write_object
         return write(self, value)
+
+    def has_globals(self, mapping: dict[Any, Any]) -> bool:
+        """Whether a dict is the globals of the entry's function, which then is no module's."""
+        return mapping is self._function.__globals__ and not is_module_globals(mapping)
 
     def spec(self, spec: Spec) -> int:
         """The number of a Spec, which is interned."""
@@ -321,6 +326,8 @@ def _int(encoder: Encoder, value: int) -> Json:
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any]) -> Json:
+    if encoder.has_globals(value):
+        return {"globals": None}
     module = is_module_globals(value)
     if not module:
         raise NotStorable("dict", str(value.get("__name__", "")))
@@ -337,7 +344,11 @@ def _size(encoder: Encoder, size: Expr) -> Json:
 
 
 def _symbolic_float(encoder: Encoder, value: FloatExpr) -> Json:
-    raise NotStorable("symbolic-float")
+    """A float that the program is given, or an operation and its operands."""
+    if value.symbol is not None:
+        encoder.symbols[value.symbol] = value.env.symbols[value.symbol].hint
+        return {"float_symbol": value.symbol}
+    return {"float_of": [value.op, *map(encoder.value, value.args)]}
 
 
 def _relation(encoder: Encoder, value: Relation) -> Json:
@@ -384,6 +395,7 @@ _WRITERS: dict[type, Callable[[Encoder, Any], Json]] = {
         "condition": [value.op, *(encoder.value(argument) for argument in value.args)]
     },
     Relation: _relation,
+    Opaque: lambda encoder, value: {"opaque": encoder.object(value.kind)},
     UsualState: lambda *_: {"state": 0},
     TensorPayload: _tensor,
 }

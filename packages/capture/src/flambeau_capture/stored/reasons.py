@@ -7,8 +7,6 @@ NOT_STORABLE = {
     "object": "it depends on an object that another process cannot find",
     "content": "it depends on an object whose content cannot be compared",
     "guard": "a guard cannot be written",
-    "symbolic-float": "a float is symbolic",
-    "break": "sizes or numbers behind a graph break are seen to change",
     "eager": "the call runs eagerly",
     "saved-state": "the state of a generator of the program is saved before the graph runs",
     "guard-filter": "a filter leaves guards out",
