@@ -68,8 +68,8 @@ def inputs_as_json(examples: list[Any]) -> list[Any]:
     memory: dict[int, int] = {}
     described: list[list[Any]] = []
     for position, x in enumerate(examples):
-        if type(x) is int:
-            described.append([x])
+        if type(x) in (int, float):
+            described.append([as_json(x)])
             continue
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise NotStored("foreign-input", type(x).__name__)

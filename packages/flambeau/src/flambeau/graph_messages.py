@@ -18,7 +18,6 @@ import torch
 
 from flambeau.compile_context import Context
 from flambeau.environment import Environment
-from flambeau.graph_content import sizes_as_json
 from flambeau.held_graphs import graphs_within
 from flambeau.options import Options
 from flambeau.report import Report
@@ -27,7 +26,8 @@ from flambeau_capture.exported.codec import decode, decode_graph, encode, encode
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.options import CaptureOptions
 from flambeau_inductor.options import InductorOptions
-from flambeau_prims.size_text import assume
+from flambeau_prims.size_floats import named_symbol
+from flambeau_prims.size_text import read_condition
 from flambeau_prims.sizes import SizeEnv
 from flambeau_runtime.options import RuntimeOptions
 
@@ -57,10 +57,10 @@ def encode_message(
         "key": key,
         "name": context.report.name,
         "graph": encode_graph(gm.graph),
-        "sizes": sizes_as_json(gm.meta.get("size_env")),
+        "sizes": gm.meta.get("sizes", []),
         "observed_is_compiling": gm.meta["observed_is_compiling"],
         "inputs": [
-            x if type(x) is int
+            {"number": encode(x)} if type(x) in (int, float)
             else _input(x, memory.setdefault(x.untyped_storage()._cdata, position))
             for position, x in enumerate(examples)
         ],  # fmt: skip
@@ -114,7 +114,8 @@ def decode_message(data: dict[str, Any]) -> tuple[fx.GraphModule, list[Any], Con
     gm.meta["observed_is_compiling"] = data["observed_is_compiling"]
     memory: dict[int, torch.UntypedStorage] = {}
     examples = [
-        item if type(item) is int else _decoded_input(item, memory) for item in data["inputs"]
+        decode(item["number"], {}) if "number" in item else _decoded_input(item, memory)
+        for item in data["inputs"]
     ]
     stages: dict[str, Any] = {
         stage: cls(**{name: _field(value) for name, value in data["options"][stage].items()})
@@ -125,15 +126,16 @@ def decode_message(data: dict[str, Any]) -> tuple[fx.GraphModule, list[Any], Con
 
 
 def _sizes(data: list[Any]) -> tuple[SizeEnv | None, dict[str, Any]]:
-    """The sizes that `sizes_as_json` wrote: their env with the guards, and the symbols by name."""
+    """The sizes that `graph_content.sizes_as_json` wrote: their env with the guards, and the symbols by name."""
     if not data:
         return None, {}
     env = SizeEnv()
     symbols = {
-        name: env.symbol(hint, name, lower=None, name=identifier(name)) for name, hint in data[0]
+        name: named_symbol(env, identifier(name), hint) for name, hint in data[0]
     }
     for guard in data[1]:
-        assume(guard, symbols)
+        condition = read_condition(guard, symbols)
+        (condition.args[0] if condition.op == "not" else condition).ask()
     return env, symbols
 
 

@@ -440,7 +440,10 @@ def key_for_entry(
             [] if split else _content().inputs_as_json(examples),
         ]
         if reason == "symbolic" and not split and has_backward(examples):
-            gm.meta["description"] = describe(gm, examples, context)
+            description = describe(gm, examples, context)
+            # As they are now: the compiler adds guards.
+            sizes = _content().sizes_as_json(gm.meta["size_env"])
+            gm.meta.update(description=description, sizes=sizes)
     except NotStored:
         return ""
     return key_of(json.dumps(described, allow_nan=False, check_circular=False))
