@@ -680,12 +680,14 @@ def a_branch_by_data() -> Any:
 
 
 @same
-def a_branch_with_a_mask() -> Any:
+def a_branch_in_a_branch() -> Any:
     def positive(y: torch.Tensor) -> torch.Tensor:
-        return y[y > 0].exp().sum() + y.sum() * 2
+        z = y.sin() * 2
+        z = torch.cond(z.max() > 1, lambda z: z.exp() + 1, lambda z: z.relu() - 1, (z,))
+        return z.cos() * y
 
     def branch(x: torch.Tensor) -> torch.Tensor:
-        y = torch.cond(x.sum() > 0, positive, lambda y: (y * y).sum() - 1, (x,))
+        y = torch.cond(x.sum() > 0, positive, lambda y: (y * y).cos() - 1, (x,))
         return y.relu() * 3 + x
 
     return branch, [(torch.rand(4, 6),), (-torch.rand(4, 6),)]
@@ -806,7 +808,7 @@ def a_trained_number() -> Any:
 
 IN_PIECES = (
     elements_of_a_mask, no_element_of_a_mask, positions_of_elements, a_number_of_the_data,
-    writes_around_a_mask, tokens_of_experts, a_branch_by_data, a_branch_with_a_mask,
+    writes_around_a_mask, tokens_of_experts, a_branch_by_data, a_branch_in_a_branch,
     a_loop_by_data, draws_of_the_host, trained_elements, trained_experts, trained_branch,
     second_derivatives_of_elements,
 )  # fmt: skip
