@@ -104,8 +104,10 @@ def _fields(options: Any) -> dict[str, Any]:
 
 def decode_message(data: dict[str, Any]) -> tuple[fx.GraphModule, list[Any], Context]:
     """The graph, inputs and options of a message."""
-    env, symbols = _sizes(data["sizes"])
+    env, symbols = _symbols(data["sizes"])
     gm = CapturedGraphModule(torch.nn.Module(), decode_graph(data["graph"], symbols))
+    # Behind the graph: an equality replaces symbols in what is read then.
+    _take_guards(data["sizes"], symbols)
     for graph in graphs_within(gm):
         for node in graph.nodes:
             if node.op in ("call_function", "call_method") and "pure" in node.meta:
@@ -125,18 +127,18 @@ def decode_message(data: dict[str, Any]) -> tuple[fx.GraphModule, list[Any], Con
     return gm, examples, Context(Options(**{**stages, "environment": quiet}), Report(data["name"]))
 
 
-def _sizes(data: list[Any]) -> tuple[SizeEnv | None, dict[str, Any]]:
-    """The sizes that `graph_content.sizes_as_json` wrote: their env with the guards, and the symbols by name."""
+def _symbols(data: list[Any]) -> tuple[SizeEnv | None, dict[str, Any]]:
+    """The symbols of `graph_content.sizes_as_json` by name, and their env."""
     if not data:
         return None, {}
     env = SizeEnv()
-    symbols = {
-        name: named_symbol(env, identifier(name), hint) for name, hint in data[0]
-    }
-    for guard in data[1]:
-        condition = read_condition(guard, symbols)
+    return env, {name: named_symbol(env, identifier(name), hint) for name, hint in data[0]}
+
+
+def _take_guards(data: list[Any], symbols: dict[str, Any]) -> None:
+    """Have the env of symbols take its guards."""
+    for condition in [read_condition(guard, symbols) for guard in data[1]] if data else ():
         (condition.args[0] if condition.op == "not" else condition).ask()
-    return env, symbols
 
 
 def _decoded_input(item: dict[str, Any], memory: dict[int, torch.UntypedStorage]) -> torch.Tensor:
@@ -155,7 +157,8 @@ def _decoded_input(item: dict[str, Any], memory: dict[int, torch.UntypedStorage]
             return computed
         if item["view"]:
             with torch.set_grad_enabled(not item["leaf"]):
-                x = x.view_as(x)
+                # As a view of itself, with the strides of dims of size 1, too.
+                x = x.as_strided(x.size(), x.stride(), x.storage_offset())
         return x
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from flambeau.split_graph import Piece, SplitGraph
+from flambeau.split_graph import Piece, SplitGraph, constants_of
 from flambeau_capture.graphs.autograd_calls import hook_point
 from flambeau_capture.graphs.control_flow import ControlFlow, depends_on_data
 from flambeau_prims.size_floats import Condition, FloatExpr
@@ -84,7 +84,7 @@ class _Cutter:
 
     def __init__(self, gm: fx.GraphModule, ends: Iterable[fx.Node]) -> None:
         self.gm = gm
-        self.split = SplitGraph(fx.Graph(), constants=_constants(gm))
+        self.split = SplitGraph(fx.Graph(), constants=constants_of(gm))
         self.made: dict[fx.Node, fx.Node] = {}
         self.open: list[fx.Node] = []
         self.defined: set[str] = set()
@@ -167,14 +167,8 @@ def _graph_of(nodes: list[fx.Node], inputs: list[fx.Node], results: list[fx.Node
     return graph
 
 
-def _constants(gm: fx.GraphModule) -> dict[str, Any]:
-    """What the nodes of a graph read of its module."""
-    names = [str(node.target) for node in gm.graph.find_nodes(op="get_attr")]
-    return {name: operator.attrgetter(name)(gm) for name in names}
-
-
 def _piece_of(gm: fx.GraphModule) -> Piece:
-    return _piece(gm.graph, _constants(gm))
+    return _piece(gm.graph, constants_of(gm))
 
 
 def _piece(graph: fx.Graph, constants: dict[str, Any]) -> Piece:

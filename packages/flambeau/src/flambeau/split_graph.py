@@ -10,6 +10,7 @@ that an earlier process has made.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ class SplitGraph:
     def callable(self, compiled: Callable[[str, Piece], Compiled]) -> Compiled:
         """A callable as the graph that was cut; `compiled` gives that of a piece."""
         made = {name: compiled(name, piece) for name, piece in self.pieces.items()}
-        root = _holder(self.constants)
+        root = holder_of(self.constants)
         for name, run in made.items():
             setattr(root, name, run)
         for name, node in self.choices.items():
@@ -92,7 +93,7 @@ def compile_piece(
     piece: Piece, backend: Backend, attach: Callable[[CompiledState], None]
 ) -> Compiled:
     """A piece as a function that the rest of the stack captures; `attach` gets its state."""
-    plain = fx.GraphModule(_holder(piece.constants), piece.graph, "Piece")
+    plain = fx.GraphModule(holder_of(piece.constants), piece.graph, "Piece")
     # Marks on tensors are the program's, and the graph as a whole is what they demand.
     options = CaptureOptions(dynamic_shapes=None)
     compiled = flambeau_capture.compile(plain.forward, backend=backend, options=options)
@@ -102,7 +103,13 @@ def compile_piece(
     return compiled
 
 
-def _holder(constants: dict[str, Any]) -> torch.nn.Module:
+def constants_of(gm: fx.GraphModule) -> dict[str, Any]:
+    """What the nodes of a graph read of its module."""
+    names = [str(node.target) for node in gm.graph.find_nodes(op="get_attr")]
+    return {name: operator.attrgetter(name)(gm) for name in names}
+
+
+def holder_of(constants: dict[str, Any]) -> torch.nn.Module:
     """A module with these attributes."""
     root = torch.nn.Module()
     for name, value in constants.items():

@@ -3,7 +3,7 @@
     graph   {"split": {"objects": [...], "graph": [...], "pieces": {...}, "choices": {...}}, ...}
     entry   of each piece, by the key of the graph, the piece's name, and the types of arguments
 
-    y = x[mask]         ->  ["call_function", "y", {"object": 0}, [{"node": "x"}, ...], []]
+    y = x[mask]         ->  ["call_function", "y", {"constant": {"object": 0}}, [...], []]
     (z,) = piece_0(y)   ->  ["call_module", "z", "piece_0", [{"node": "y"}], []]
 
 Functions and constants are found, and compared, as those of entries are
@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import keyword
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
@@ -23,9 +24,18 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from flambeau import stored_graphs
 from flambeau.not_stored import NotStored
-from flambeau.split_graph import Piece, PieceName, SplitGraph, compile_piece
+from flambeau.split_graph import (
+    Piece,
+    PieceName,
+    SplitGraph,
+    compile_piece,
+    constants_of,
+    holder_of,
+)
 from flambeau.stored_entries import FORMAT, StoredEntries, store_of
-from flambeau_capture.graphs.control_flow import Conditional, ControlFlow, Loop, Scan
+from flambeau_capture.graphs import control_flow, higher_order
+from flambeau_capture.graphs.control_flow import ControlFlow
+from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.stored.decoding import Decoder
 from flambeau_capture.stored.encoding import Encoder
 from flambeau_capture.stored.reasons import NotStorable
@@ -60,8 +70,7 @@ def encode_split(split: SplitGraph) -> dict[str, Json]:
                 for name, piece in split.pieces.items()
             },
             "choices": {
-                name: [type(node).__name__, _encode_parts(encoder, node)]
-                for name, node in split.choices.items()
+                name: _encode_part(encoder, node) for name, node in split.choices.items()
             },
         }
         return {**encoder.tables(()), **data}
@@ -74,7 +83,7 @@ def _encode_graph(encoder: Encoder, graph: fx.Graph) -> list[Json]:
         [
             node.op,
             node.name,
-            encoder.value(node.target) if node.op == "call_function" else str(node.target),
+            _encode_part(encoder, node.target) if node.op == "call_function" else node.target,
             [_encode_argument(encoder, arg) for arg in node.args],
             [[name, _encode_argument(encoder, arg)] for name, arg in node.kwargs.items()],
         ]
@@ -102,13 +111,32 @@ def _encode_constants(encoder: Encoder, constants: dict[str, Any]) -> dict[str, 
     return {name: encoder.value(value) for name, value in constants.items()}
 
 
-def _encode_parts(encoder: Encoder, node: ControlFlow) -> dict[str, Json]:
-    """The fields of a node of control flow."""
-    parts = {item.name: getattr(node, item.name) for item in dataclasses.fields(node)}  # type: ignore[arg-type]
-    return {
-        name: {"piece": part.name} if isinstance(part, PieceName) else encoder.value(part)
-        for name, part in parts.items()
-    }
+def _encode_part(encoder: Encoder, value: Any) -> Json:
+    """A node that holds graphs, or a part of one."""
+    kind = type(value)
+    if kind is PieceName:
+        return {"piece": value.name}
+    if isinstance(value, fx.GraphModule):
+        constants = _encode_constants(encoder, constants_of(value))
+        return {"graph": [_encode_graph(encoder, value.graph), constants]}
+    if _RECORDS.get(kind.__name__) is kind:
+        fields = dataclasses.fields(value)
+        parts = {item.name: _encode_part(encoder, getattr(value, item.name)) for item in fields}
+        return {"record": [kind.__name__, parts]}
+    if isinstance(value, Mapping):
+        pairs = [[encoder.value(key), _encode_part(encoder, item)] for key, item in value.items()]
+        return {"map": pairs}
+    if kind is tuple:
+        return {"each": [_encode_part(encoder, item) for item in value]}
+    return {"constant": encoder.value(value)}
+
+
+_RECORDS: dict[str, Any] = {
+    name: kind
+    for name, kind in (vars(higher_order) | vars(control_flow)).items()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+}
+"""Nodes that hold graphs, and their parts, by name."""
 
 
 # ---------------------------------------------------------------- read
@@ -125,10 +153,7 @@ def decode_split(data: dict[str, Json]) -> SplitGraph:
         )
         for name, (graph, dynamic, constants) in data["pieces"].items()
     }
-    choices = {
-        name: _decode_choice(decoder, kind, parts, pieces)
-        for name, (kind, parts) in data["choices"].items()
-    }
+    choices = {name: _decode_choice(decoder, node, pieces) for name, node in data["choices"].items()}
     graph = _decode_graph(decoder, data["graph"], {**pieces, **choices}.keys())
     return SplitGraph(graph, pieces, choices, _decode_constants(decoder, data["constants"]))
 
@@ -143,7 +168,7 @@ def _decode_graph(decoder: Decoder, nodes: list[Json], modules: Collection[str])
             graph.output(*decoded)
             return graph
         if op == "call_function":
-            called = decoder.value(target)
+            called = _decode_part(decoder, target)
             if not callable(called):
                 raise ValueError(f"{name} calls no function")
         elif op not in ("placeholder", "get_attr", "call_method", "call_module"):
@@ -176,21 +201,35 @@ def _decode_constants(decoder: Decoder, constants: dict[str, Json]) -> dict[str,
     return {_name(name): decoder.value(value) for name, value in constants.items()}
 
 
-_CHOICES = {cls.__name__: cls for cls in (Conditional, Loop, Scan)}
+def _decode_part(decoder: Decoder, data: Json) -> Any:
+    ((tag, content),) = data.items()
+    match tag:
+        case "piece":
+            return PieceName(content)
+        case "graph":
+            graph, constants = content
+            root = holder_of(_decode_constants(decoder, constants))
+            return CapturedGraphModule(root, _decode_graph(decoder, graph, ()))
+        case "record":
+            name, parts = content
+            fields = {key: _decode_part(decoder, part) for key, part in parts.items()}
+            return _RECORDS[name](**fields)
+        case "map":
+            return {decoder.value(key): _decode_part(decoder, part) for key, part in content}
+        case "each":
+            return tuple(_decode_part(decoder, part) for part in content)
+        case "constant":
+            return decoder.value(content)
+    raise ValueError(f"{tag!r} is no part of a node")
 
 
-def _decode_choice(
-    decoder: Decoder, kind: str, parts: dict[str, Json], pieces: Collection[str]
-) -> ControlFlow:
-    decoded: dict[str, Any] = {}
-    for name, part in parts.items():
-        if isinstance(part, dict) and part.keys() == {"piece"}:
-            if part["piece"] not in pieces:
-                raise ValueError(f"{part} is no piece")
-            decoded[name] = PieceName(part["piece"])
-        else:
-            decoded[name] = decoder.value(part)
-    node: ControlFlow = _CHOICES[kind](**decoded)
+def _decode_choice(decoder: Decoder, data: Json, pieces: Collection[str]) -> ControlFlow:
+    node = _decode_part(decoder, data)
+    if not isinstance(node, ControlFlow):
+        raise ValueError("no node of control flow")
+    parts = (getattr(node, item.name) for item in dataclasses.fields(node))  # type: ignore[arg-type]
+    if any(isinstance(part, PieceName) and part.name not in pieces for part in parts):
+        raise ValueError("a node of control flow without its pieces")
     return node
 
 

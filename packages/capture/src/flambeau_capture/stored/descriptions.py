@@ -14,6 +14,7 @@ No code of the program runs.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import enum
 import functools
 import hashlib
@@ -116,6 +117,10 @@ class Descriptions:
         if isinstance(value, C_MEMBERS):
             return f"member {type_text(value.__objclass__)} {value.__name__}"
         kind = type(value)
+        if kind.__name__ == "cython_function_or_method":
+            return f"function of Cython {value.__module__} {value.__qualname__}"
+        if kind is contextvars.ContextVar:
+            return f"context variable {value.name}"  # guards compare what it holds
         if kind is property:
             parts = (value.fget, value.fset, value.fdel)
             return f"property {' '.join(map(self._part, parts))}"
