@@ -25,10 +25,11 @@ from flambeau_capture.record import Guard, Opaque
 from flambeau_capture.sources import ABSENT, Source, SourceLost
 from flambeau_capture.stored.descriptions import (
     Descriptions,
-    globals_of_module,
+    globals_held_by,
     module_named,
 )
 from flambeau_capture.stored.encoding import find_by_name, wrapped_functions
+from flambeau_capture.stored.generator_states import decode_known_state
 from flambeau_capture.stored.reasons import Stale
 from flambeau_prims.size_floats import Condition, float_of, named_symbol
 from flambeau_prims.size_text import read_size
@@ -212,7 +213,14 @@ def _module(name: str) -> Any:
 
 
 def _globals(decoder: Decoder, name: str | None) -> dict[str, Any]:
-    return decoder.own_globals() if name is None else globals_of_module(_module(name))
+    return decoder.own_globals() if name is None else vars(_module(name))
+
+
+def _held_globals(decoder: Decoder, name: str) -> dict[str, Any]:
+    held = globals_held_by(_module(name))
+    if held is None:
+        raise Stale(f"{name} holds no module")
+    return held
 
 
 def _named(decoder: Decoder, name: str) -> Any:
@@ -260,6 +268,7 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "held": lambda decoder, data: Held(decoder.value(data)),
     "weak": lambda decoder, at: weakref.ref(decoder.object(at)),
     "globals": _globals,
+    "held_globals": _held_globals,
     "spec": Decoder.spec,
     "state": lambda decoder, _: decoder.usual_state(),
     "tensor": _tensor,
@@ -270,5 +279,6 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "relation": _relation,
     "float_symbol": lambda decoder, name: decoder.symbols[name],
     "float_of": lambda decoder, parts: float_of(parts[0], *map(decoder.value, parts[1:])),
+    "known_state": lambda decoder, data: decode_known_state(data),
     "opaque": lambda decoder, at: Opaque(decoder.object(at)),
 }

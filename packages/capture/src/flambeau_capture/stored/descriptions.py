@@ -285,13 +285,19 @@ def is_module_globals(mapping: dict[Any, Any]) -> str:
     """The name of the module whose globals a dict is, or ""."""
     name = mapping.get("__name__")
     module = module_named(name) if isinstance(name, str) else ABSENT
-    return str(name) if module is not ABSENT and globals_of_module(module) is mapping else ""
+    return str(name) if module is not ABSENT and vars(module) is mapping else ""
 
 
-def globals_of_module(module: types.ModuleType) -> dict[str, Any]:
-    """The globals of a module, or of the module that one of torch's holds and stands for."""
-    members = vars(module)
-    return vars(members["m"]) if isinstance(module, PropModule) else members
+def is_held_globals(mapping: dict[Any, Any]) -> str:
+    """The name of the module that one of torch's holds and stands for, if a dict is its globals."""
+    name = mapping.get("__name__")
+    module = module_named(name) if isinstance(name, str) else ABSENT
+    return str(name) if globals_held_by(module) is mapping else ""
+
+
+def globals_held_by(module: Any) -> dict[str, Any] | None:
+    """The globals of the module that one of torch's holds (`torch.backends`), or None."""
+    return vars(vars(module)["m"]) if isinstance(module, PropModule) else None
 
 
 def module_named(name: str) -> Any:

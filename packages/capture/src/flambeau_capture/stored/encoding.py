@@ -28,6 +28,7 @@ from torch.backends import PropModule
 
 from flambeau_capture import sources
 from flambeau_capture.bytecode.resume_code import resumed_from
+from flambeau_capture.graphs.host_random import KnownState
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.kinds import Held, TensorPayload
 from flambeau_capture.record import Opaque
@@ -35,9 +36,11 @@ from flambeau_capture.sources import ABSENT, Absent, Source
 from flambeau_capture.stored.descriptions import (
     C_MEMBERS,
     Descriptions,
+    is_held_globals,
     is_module_globals,
     module_named,
 )
+from flambeau_capture.stored.generator_states import encode_known_state
 from flambeau_capture.stored.reasons import NotStorable
 from flambeau_capture.torch_state import UsualState
 from flambeau_prims.size_floats import Condition, FloatExpr
@@ -328,10 +331,11 @@ def _int(encoder: Encoder, value: int) -> Json:
 def _dict(encoder: Encoder, value: dict[Any, Any]) -> Json:
     if encoder.has_globals(value):
         return {"globals": None}
-    module = is_module_globals(value)
-    if not module:
-        raise NotStorable("dict", str(value.get("__name__", "")))
-    return {"globals": module}
+    if module := is_module_globals(value):
+        return {"globals": module}
+    if module := is_held_globals(value):
+        return {"held_globals": module}
+    raise NotStorable("dict", str(value.get("__name__", "")))
 
 
 def _size(encoder: Encoder, size: Expr) -> Json:
@@ -395,6 +399,7 @@ _WRITERS: dict[type, Callable[[Encoder, Any], Json]] = {
         "condition": [value.op, *(encoder.value(argument) for argument in value.args)]
     },
     Relation: _relation,
+    KnownState: lambda _, value: {"known_state": encode_known_state(value)},
     Opaque: lambda encoder, value: {"opaque": encoder.object(value.kind)},
     UsualState: lambda *_: {"state": 0},
     TensorPayload: _tensor,
