@@ -795,9 +795,7 @@ def second_derivatives_of_sizes() -> Any:
 @same
 @trained(_with_a_write)
 def a_write_before_the_backward_of_sizes() -> Any:
-    return lambda x, y: (x * y * x).sin(), [
-        (torch.randn(n, 6), torch.randn(n, 6)) for n in (5, 7)
-    ]
+    return lambda x, y: (x * y * x).sin(), [(torch.randn(n, 6), torch.randn(n, 6)) for n in (5, 7)]
 
 
 @same
@@ -1186,6 +1184,7 @@ _with("default_dtype", _default_dtype, lambda x: x.sum() + torch.ones(()))
 _with("deterministic", _deterministic, lambda x: x.cumsum(0) + 1)
 _with("threads", _other_threads, lambda x: x.sum() + torch.get_num_threads())
 _with("default_device", lambda: torch.device("meta"), lambda x: torch.ones(2))
+
 
 @changed
 def code_below_a_mask() -> Any:

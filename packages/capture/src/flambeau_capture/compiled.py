@@ -698,9 +698,8 @@ class _Context:
     ) -> list[types.FunctionType]:
         """The function that rebuilds each frame."""
         stage = import_apart("flambeau_capture.entries.continuations")
-        continuations = self._state._made_continuations()
-        made: list[types.FunctionType] = stage.frame_functions(suspended, continuations, changing)
-        return made
+        made = stage.frame_functions(suspended, self._state._made_continuations(), changing)
+        return made  # type: ignore[no-any-return]
 
     def handler(self) -> Any:
         """The handler of the frames that are reached below a break."""

@@ -60,7 +60,8 @@ def encode_message(
         "sizes": gm.meta.get("sizes", []),
         "observed_is_compiling": gm.meta["observed_is_compiling"],
         "inputs": [
-            {"number": encode(x)} if type(x) in (int, float)
+            {"number": encode(x)}
+            if type(x) in (int, float)
             else _input(x, memory.setdefault(x.untyped_storage()._cdata, position))
             for position, x in enumerate(examples)
         ],  # fmt: skip

@@ -131,6 +131,7 @@ class _Cutter:
 
     def _choose(self, node: fx.Node) -> None:
         """A node of control flow, whose graphs are pieces."""
+        assert isinstance(node.target, ControlFlow)
         name = self.split.add_choice(node.target, _piece_of)
         args = fx.map_arg(node.args, self.made.__getitem__)
         kwargs = fx.map_arg(node.kwargs, self.made.__getitem__)

@@ -97,7 +97,7 @@ class GraphReport:
     background: str = ""
     """Where it was compiled while calls ran eagerly, and why not in a worker process."""
     pieces: list[GraphReport] = field(default_factory=list)
-    """Of a graph that is cut into pieces, the graphs of its pieces, as they are compiled or read."""
+    """Of a graph that is cut into pieces, their graphs, as they are compiled or read."""
     whole: GraphReport | None = None
     """The graph that this one is a piece of."""
     _states: dict[str, weakref.ref[CompiledState]] = field(default_factory=dict)
@@ -158,7 +158,9 @@ class GraphReport:
 
 def count_calls(gm: torch.fx.GraphModule) -> int:
     """How many calls a graph makes."""
-    return sum(node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes)
+    return sum(
+        node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes
+    )
 
 
 class Report:

@@ -4,8 +4,8 @@
                 pieces:   {"piece_0": Piece(graph, {"L['x']": {0}}), ...}
                 choices:  {"choice_0": Conditional(true=PieceName("piece_1"), ...)}
 
-`SplitGraph.callable` runs it: `graph_split` makes one of a captured graph, `stored_splits` reads one
-that an earlier process has made.
+`SplitGraph.callable` runs it. `graph_split` makes one of a captured graph, `stored_splits` reads
+one that an earlier process has made.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from flambeau_capture.graphs.higher_order import CompiledGraph
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau.compile_context import Backend, Compiled
     from flambeau_capture.compiled import CompiledState
     from flambeau_capture.graphs.control_flow import ControlFlow
+
+    Compiled = Callable[..., tuple[Any, ...]]
+    Backend = Callable[[fx.GraphModule, list[Any]], Compiled]
 
 
 @dataclass(frozen=True, slots=True)

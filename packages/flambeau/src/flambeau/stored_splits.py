@@ -17,7 +17,7 @@ import dataclasses
 import json
 import keyword
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
@@ -43,6 +43,7 @@ from flambeau_prims.lazy_exports import import_apart
 from flambeau_runtime.cache import key_of
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Collection
 
     from flambeau.compile_context import Backend, Compiled, Context
@@ -54,9 +55,16 @@ Json = Any
 # ---------------------------------------------------------------- written
 
 
+def _nothing() -> None: ...
+
+
+_of_no_function = cast("types.FunctionType", _nothing)
+"""In the place of an entry's function, to whose code and globals nothing leads here."""
+
+
 def encode_split(split: SplitGraph) -> dict[str, Json]:
     """The data of a cut graph; NotStored where it cannot be written."""
-    encoder = Encoder(encode_split)
+    encoder = Encoder(_of_no_function)
     try:
         data = {
             "graph": _encode_graph(encoder, split.graph),
@@ -69,9 +77,7 @@ def encode_split(split: SplitGraph) -> dict[str, Json]:
                 ]
                 for name, piece in split.pieces.items()
             },
-            "choices": {
-                name: _encode_part(encoder, node) for name, node in split.choices.items()
-            },
+            "choices": {name: _encode_part(encoder, node) for name, node in split.choices.items()},
         }
         return {**encoder.tables(()), **data}
     except NotStorable as error:
@@ -153,7 +159,9 @@ def decode_split(data: dict[str, Json]) -> SplitGraph:
         )
         for name, (graph, dynamic, constants) in data["pieces"].items()
     }
-    choices = {name: _decode_choice(decoder, node, pieces) for name, node in data["choices"].items()}
+    choices = {
+        name: _decode_choice(decoder, node, pieces) for name, node in data["choices"].items()
+    }
     graph = _decode_graph(decoder, data["graph"], {**pieces, **choices}.keys())
     return SplitGraph(graph, pieces, choices, _decode_constants(decoder, data["constants"]))
 
@@ -264,9 +272,8 @@ class PieceEntries(StoredEntries):
 
     def _key(self, key: tuple[str, ...]) -> str:
         # Its code is the graph's; only arguments tell its calls apart.
-        described = [
-            FORMAT, *stored_graphs.surroundings(self._context), self._whole.key, self._name, key[-1],
-        ]  # fmt: skip
+        own = (self._whole.key, self._name, key[-1])
+        described = [FORMAT, *stored_graphs.surroundings(self._context), *own]
         return key_of(json.dumps(described, allow_nan=False))
 
     def _graphs(self) -> list[GraphReport]:

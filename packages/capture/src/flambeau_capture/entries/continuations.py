@@ -95,9 +95,7 @@ def frame_functions(
             Continuation(
                 successor,
                 layout,
-                continuations.at(
-                    frame.frame_code, successor.index, layout, changing(number, at)
-                ),
+                continuations.at(frame.frame_code, successor.index, layout, changing(number, at)),
             )
             for at, (successor, layout) in enumerate(frame.following)
         )

@@ -64,7 +64,7 @@ class Decoder:
         self._spec_table = data["specs"]
         self._places = data["places"]
         env = SizeEnv()
-        self.symbols = {
+        self.symbols: dict[str, Any] = {
             name: named_symbol(env, name, hint) for name, hint in data["symbols"].items()
         }
         self._scope = scope

@@ -85,9 +85,7 @@ def _encode_frame(
             [[to.index, _stack(to.stack), to.jumps, to.pops], _layout(layout)]
             for to, layout in frame.following
         ],
-        "changing": [
-            {source: sorted(dims) for source, dims in each.items()} for each in changing
-        ],
+        "changing": [{source: sorted(dims) for source, dims in each.items()} for each in changing],
     }
 
 

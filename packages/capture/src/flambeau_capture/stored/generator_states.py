@@ -1,6 +1,6 @@
 """The state of a generator that a frame has seeded (`graphs.host_random.KnownState`) <-> JSON.
 
-    numpy.random.RandomState, seeded   <->   ["RandomState", {"bit_generator": "MT19937", ...}]
+numpy.random.RandomState, seeded   <->   ["RandomState", {"bit_generator": "MT19937", ...}]
 """
 
 from __future__ import annotations
