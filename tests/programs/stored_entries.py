@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import contextvars
 import enum
 import functools
 import json
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -718,6 +720,47 @@ def draws_of_the_host() -> Any:
 
 
 @same
+def draws_of_a_seeded_generator() -> Any:
+    def draws(x: torch.Tensor) -> torch.Tensor:
+        np.random.seed(3)
+        y = x.sin() * 2 + float(np.random.rand())
+        return y.cos() * np.random.randint(5) + x.relu() * 3
+
+    return draws, _rows(4, 4)
+
+
+_SCALE: contextvars.ContextVar[float] = contextvars.ContextVar("scale", default=2.0)
+
+
+@same
+def a_context_variable() -> Any:
+    return lambda x: x[x > 0].sin() * _SCALE.get(), _rows(4, 4)
+
+
+@same
+def a_setting_of_a_backend() -> Any:
+    return lambda x: x.sin() * 2 if torch.backends.mkldnn.enabled else x, _rows(4, 4)
+
+
+@same
+def a_number_that_is_seen_to_change() -> Any:
+    return lambda x, n: (x * n).sin() / (n + 1), [
+        (x(), n) for n in chosen((0.5, 0.25, 3.0), (0.125, 2.0))
+    ]
+
+
+@same
+def numbers_behind_a_break() -> Any:
+    def numbers(x: torch.Tensor, n: float) -> Any:
+        count, largest = int((x > 0).sum()), x.max().item()
+        y = x.sin() * n
+        opaque(x)
+        return y[:count] * largest, x.new_ones(count) * n
+
+    return numbers, [(x(), n) for n in chosen((0.5, 0.25, 3.0), (0.125, 2.0))]
+
+
+@same
 def a_mask_behind_a_break() -> Any:
     def masked(x: torch.Tensor) -> Any:
         y = x[x > 0].sin() * 2
@@ -799,6 +842,14 @@ def a_write_before_the_backward_of_sizes() -> Any:
 
 
 @same
+@trained(lambda function, x, n: torch.autograd.grad(function(x.requires_grad_(), n).sum(), x))
+def trained_with_a_number_that_changes() -> Any:
+    return lambda x, n: (x * n).sin().exp(), [
+        (x(), n) for n in chosen((0.5, 0.25, 3.0), (0.125, 2.0))
+    ]
+
+
+@same
 @trained(_gradients)
 def a_trained_number() -> Any:
     return lambda x: (x[:, : x.shape[0]] * x.shape[0]).sin(), _rows(4, 5)
@@ -808,7 +859,7 @@ IN_PIECES = (
     elements_of_a_mask, no_element_of_a_mask, positions_of_elements, a_number_of_the_data,
     writes_around_a_mask, tokens_of_experts, a_branch_by_data, a_branch_in_a_branch,
     a_loop_by_data, draws_of_the_host, trained_elements, trained_experts, trained_branch,
-    second_derivatives_of_elements,
+    second_derivatives_of_elements, draws_of_a_seeded_generator, a_context_variable,
 )  # fmt: skip
 """Programs that are one graph, in pieces, where graphs must not break."""
 
@@ -1105,6 +1156,12 @@ def the_other_zero() -> Any:
 @changed
 def another_key() -> Any:
     return lambda x, d: x * d[next(iter(d))], (x(), chosen({"a": 2, "b": 3}, {"b": 3, "a": 2}))
+
+
+@changed
+def the_value_of_a_context_variable() -> Any:
+    _SCALE.set(chosen(2.0, 3.0))
+    return lambda x: x.sin() * _SCALE.get(), (x(),)
 
 
 def _with(name: str, context: Callable[[], Any], program: Callable[..., Any]) -> None:

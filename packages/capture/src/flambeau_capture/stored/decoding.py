@@ -9,6 +9,7 @@ modules, and runs no code of the program.
 from __future__ import annotations
 
 import importlib
+import keyword
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import torch
 from flambeau_capture import sources
 from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.core import core
-from flambeau_capture.guards.constants import EXTENT, Relation
+from flambeau_capture.guards.constants import EXTENT, ComputedNumber, Relation
 from flambeau_capture.guards.kinds import KINDS, Held, TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.record import Guard, Opaque
@@ -65,7 +66,7 @@ class Decoder:
         self._places = data["places"]
         env = SizeEnv()
         self.symbols: dict[str, Any] = {
-            name: named_symbol(env, name, hint) for name, hint in data["symbols"].items()
+            _name(name): named_symbol(env, name, hint) for name, hint in data["symbols"].items()
         }
         self._scope = scope
         self._state = state
@@ -203,6 +204,13 @@ class Decoder:
         return self._state
 
 
+def _name(name: str) -> str:
+    """The name of a symbol, which stands in generated code."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise Stale(name)
+    return name
+
+
 def _module(name: str) -> Any:
     found = module_named(name)
     if found is ABSENT and name.startswith(_OWN):
@@ -277,6 +285,7 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "extent": lambda decoder, _: EXTENT,
     "condition": lambda decoder, parts: Condition(parts[0], *map(decoder.value, parts[1:])),
     "relation": _relation,
+    "computed": lambda decoder, data: ComputedNumber(decoder.value(data)),
     "float_symbol": lambda decoder, name: decoder.symbols[name],
     "float_of": lambda decoder, parts: float_of(parts[0], *map(decoder.value, parts[1:])),
     "known_state": lambda decoder, data: decode_known_state(data),

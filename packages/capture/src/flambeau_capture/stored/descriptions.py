@@ -121,6 +121,8 @@ class Descriptions:
             return f"function of Cython {value.__module__} {value.__qualname__}"
         if kind is contextvars.ContextVar:
             return f"context variable {value.name}"  # guards compare what it holds
+        if value is contextvars.Token.MISSING:
+            return "no token"
         if kind is property:
             parts = (value.fget, value.fset, value.fdel)
             return f"property {' '.join(map(self._part, parts))}"

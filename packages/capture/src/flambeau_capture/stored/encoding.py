@@ -29,7 +29,7 @@ from torch.backends import PropModule
 from flambeau_capture import sources
 from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.graphs.host_random import KnownState
-from flambeau_capture.guards.constants import EXTENT, Relation
+from flambeau_capture.guards.constants import EXTENT, ComputedNumber, Relation
 from flambeau_capture.guards.kinds import Held, TensorPayload
 from flambeau_capture.record import Opaque
 from flambeau_capture.sources import ABSENT, Absent, Source
@@ -399,6 +399,7 @@ _WRITERS: dict[type, Callable[[Encoder, Any], Json]] = {
         "condition": [value.op, *(encoder.value(argument) for argument in value.args)]
     },
     Relation: _relation,
+    ComputedNumber: lambda encoder, value: {"computed": encoder.value(value.expr)},
     KnownState: lambda _, value: {"known_state": encode_known_state(value)},
     Opaque: lambda encoder, value: {"opaque": encoder.object(value.kind)},
     UsualState: lambda *_: {"state": 0},
