@@ -698,8 +698,8 @@ class _Context:
     ) -> list[types.FunctionType]:
         """The function that rebuilds each frame."""
         stage = import_apart("flambeau_capture.entries.continuations")
-        made = stage.frame_functions(suspended, self._state._made_continuations(), changing)
-        return made  # type: ignore[no-any-return]
+        continuations = self._state._made_continuations()
+        return stage.frame_functions(suspended, continuations, changing)  # type: ignore[no-any-return]
 
     def handler(self) -> Any:
         """The handler of the frames that are reached below a break."""

@@ -64,7 +64,7 @@ def encode_message(
             if type(x) in (int, float)
             else _input(x, memory.setdefault(x.untyped_storage()._cdata, position))
             for position, x in enumerate(examples)
-        ],  # fmt: skip
+        ],
         "options": {stage: _fields(getattr(context.options, stage)) for stage in _STAGES},
         "state": {name: encode(read()) for name, (read, _) in _SETTINGS.items()},
         "inference_mode": torch.is_inference_mode_enabled(),

@@ -52,7 +52,7 @@ from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import Extern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from torch import fx
 
@@ -195,7 +195,7 @@ def write(
     """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
     try:
         with collector_paused():
-            content = _encoded(gm, key, report)
+            content = _bound(key, _contents(gm, report))
             _write_captured(gm, examples, key, context)
             store_text(KIND, key, content, context)
     except CacheError as error:
@@ -224,16 +224,14 @@ def write_for_entry(
     symbolic sizes, or functions of the program. Its key is of its content: only the stored entry
     that it belongs to leads to it, which has the guards on sizes and functions.
     """
-    for program in report.programs:
-        for step in program.steps:
-            if isinstance(step, Extern) and not step.op.startswith(("aten.", "prims.")):
-                return
     try:
         with collector_paused():
-            own = key_of(key, _encoded(gm, "", report))
+            contents = _contents(gm, report)
+            _check_operators(report, contents["operators"])
+            own = key_of(key, compact_json(contents))
             _write_captured(gm, examples, own, context)
             report.key = own
-            store_text(KIND, own, _encoded(gm, own, report), context)
+            store_text(KIND, own, _bound(own, contents), context)
             report.for_entry = True
             _write_backwards(report, context)
     except CacheError as error:
@@ -252,10 +250,25 @@ def _write_backwards(report: GraphReport, context: Context) -> None:
             _write_program(stores, report.programs[at], context)
 
 
-def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
-    data = {"binding": binding(KIND, key), "operators": _content().operators_of_the_program(gm)}
+def _check_operators(report: GraphReport, operators: Collection[str]) -> None:
+    """NotStored if a Program calls an operator of the program that is none of these."""
+    for program in report.programs:
+        for step in program.steps:
+            if isinstance(step, Extern) and not step.op.startswith(("aten.", "prims.")):
+                namespace, name, *_ = step.op.split(".")
+                if f"{namespace}::{name}" not in operators:
+                    raise NotStored("foreign-call", step.op)
+
+
+def _bound(key: str, contents: dict[str, Any]) -> bytes:
+    return compact_json({"binding": binding(KIND, key), **contents})
+
+
+def _contents(gm: fx.GraphModule, report: GraphReport) -> dict[str, Any]:
+    """The data of a compiled graph."""
+    operators = _content().operators_of_the_program(gm)
     if (split := gm.meta.get("split")) is not None:
-        return compact_json({**data, "split": _splits().encode_split(split)})
+        return {"operators": operators, "split": _splits().encode_split(split)}
     if report.fallback is not None:
         raise NotStored("eager", report.fallback.reason)
     if gm.meta.get("draws"):
@@ -264,12 +277,12 @@ def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
     programs = report.programs if training is None else report.programs[:1]
     if call is None or len(programs) != 1:
         raise NotStored("programs")
-    encoded = {
+    return {
+        "operators": operators,
         "call": encode_call(call),
         "program": program_json.encode(programs[0]),
         "training": None if training is None else _training().encode_training(training),
     }
-    return compact_json({**data, **encoded})
 
 
 def compact_json(data: Any) -> bytes:
