@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flambeau.report import GraphReport
 
 KIND = "entry"
-FORMAT = 1
+FORMAT = 2
 LIMIT = 8
 """Entries that are kept under one key."""
 

@@ -66,7 +66,7 @@ KIND = "graph"
 PROGRAM = "program"
 COMPILER = "compiler"
 CAPTURED = "captured"
-FORMAT = 1
+FORMAT = 2
 
 PACKAGES = (
     "flambeau", "flambeau_capture", "flambeau_autograd", "flambeau_inductor", "flambeau_prims",
