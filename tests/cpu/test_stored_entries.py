@@ -15,8 +15,6 @@ import pytest
 import torch
 
 import flambeau
-from flambeau.report import report_of
-from flambeau_capture.compiled import state_of
 from flambeau_capture.stored.encoding import Encoder, likely_modules
 from tests.worlds import kinds
 

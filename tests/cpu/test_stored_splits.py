@@ -199,6 +199,18 @@ def test_a_graph_of_which_the_calls_have_no_names_says_so() -> None:
     assert "[foreign-call]" in pieces(compiled)[0]
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_other_backends_neither_store_nor_read(backend: str, cache: Path) -> None:
+    x = torch.randn(20)
+    compiled = used(elements, x, backend=backend)
+    assert not (cache / "entries" / stored_graphs.KIND).exists()
+    used(elements, x)
+    compiled = used(elements, x, backend=backend)
+    assert kinds(compiled) == ["capture"]
+    assert not any(pieces(compiled))
+    assert not report_of(compiled).graphs[0].programs
+
+
 # ---------------------------------------------------------------- damaged
 
 

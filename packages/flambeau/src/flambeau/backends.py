@@ -137,6 +137,7 @@ def _to_inductor(context: Context) -> _ThroughAutograd:
         context,
         lambda report: inductor_compiler(report, context, tuner),
         autograd_options(context),
+        stores=True,
     )
 
 
@@ -288,7 +289,8 @@ def _note_fallback(report: GraphReport, fallback: Fallback, context: Context) ->
 
 class _ThroughAutograd:
     """A backend that gives autograd's graphs to a compiler; the rest runs eagerly. `autograd`: its
-    options, where the backend has completed the context's.
+    options, where the backend has completed the context's. `stores`: the compiler makes Programs,
+    which are kept in the cache.
     """
 
     def __init__(
@@ -296,8 +298,11 @@ class _ThroughAutograd:
         context: Context,
         compiler_for: Callable[[GraphReport], GraphCompiler],
         autograd: AutogradOptions | None = None,
+        *,
+        stores: bool = False,
     ) -> None:
         self._context = context
+        self._stores = stores
         self._compiler_for = compiler_for
         self._options = autograd or context.options.autograd
 
@@ -325,7 +330,8 @@ class _ThroughAutograd:
         key = for_entry = ""
         splits = is_data_dependent(gm)
         try:
-            report.key = key = stored_graphs.key_of_graph(gm, example_inputs, context)
+            if self._stores:
+                report.key = key = stored_graphs.key_of_graph(gm, example_inputs, context)
         except NotStored as error:
             for_entry = stored_graphs.key_for_entry(
                 error.reason, gm, example_inputs, context, split=splits
@@ -406,7 +412,10 @@ class _ThroughAutograd:
             note_cuts(context.report, gm, cutting_calls(gm))
         gm.meta["split"] = split = cut_graph(gm, ends)
         splits = import_apart("flambeau.stored_splits")
-        compiled: Compiled = splits.callable_of(split, report, context, self.of_pieces(report))
+        backend = self.of_pieces(report)
+        compiled: Compiled = splits.callable_of(
+            split, report, context, backend, stores=self._stores
+        )
         return compiled
 
 

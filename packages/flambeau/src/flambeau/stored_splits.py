@@ -286,12 +286,12 @@ class PieceEntries(StoredEntries):
 
 
 def callable_of(
-    split: SplitGraph, whole: GraphReport, context: Context, backend: Backend
+    split: SplitGraph, whole: GraphReport, context: Context, backend: Backend, *, stores: bool
 ) -> Compiled:
-    """The callable of a cut graph, whose pieces are compiled by `backend` if they are not stored;
-    `whole`: the report of the graph.
+    """The callable of a cut graph, whose pieces are compiled by `backend` if they are not stored,
+    or not to be; `whole`: the report of the graph.
     """
-    stores = store_of(context, "inductor") is not None
+    stores = stores and store_of(context, "inductor") is not None
 
     def compiled(name: str, piece: Piece) -> Compiled:
         def attach(state: CompiledState) -> None:
@@ -312,4 +312,4 @@ def callable_of_stored(split: SplitGraph, whole: GraphReport, context: Context) 
         compiled: Compiled = backends.piece_of_inductor(context, whole)(gm, example_inputs)
         return compiled
 
-    return callable_of(split, whole, context, backend)
+    return callable_of(split, whole, context, backend, stores=True)
