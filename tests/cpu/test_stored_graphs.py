@@ -329,7 +329,7 @@ def test_kernels_that_cannot_be_built_are_the_backends_affair(
         torch.testing.assert_close(compiled(*pair), blend(*pair))
     (graph,) = report_of(compiled).graphs
     assert graph.fallback is not None and graph.fallback.reason == "no-compiler"
-    assert "[split]" in graph.stored
+    assert "it runs eagerly (no-compiler) [eager]" in graph.stored
 
 
 def test_errors_are_those_of_eager() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.checks.command import ROOT
-from tools.fuzz.stored.programs import program_of, write
+from tools.fuzz.stored.programs import OF_DATA, program_of, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,8 +94,11 @@ def _run(names: list[str], folder: Path, cache: Path) -> dict[str, dict[str, Any
 
 
 def report(programs: int, seed: int, processes: int = 3) -> int:
-    """Check programs, print what differs and how many were served; 1 if any differs."""
-    found = check(range(seed, seed + programs), processes)
+    """Check programs, a third of them of data, print what differs and how many were served; 1 if
+    any differs.
+    """
+    of_data = range(OF_DATA + seed, OF_DATA + seed + programs // 3)
+    found = check([*range(seed, seed + programs - len(of_data)), *of_data], processes)
     print("\n\n".join(found.differences))
     print("captured again:", *found.captured, sep="\n  ")
     print("not stored:")

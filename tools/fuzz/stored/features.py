@@ -10,6 +10,9 @@ an edit can change them. The texts beside this file hold them:
     --- x                           what becomes of x
     scaled$(x)
 
+`features_of_data.txt` holds those whose sizes or numbers depend on data, or that train with sizes
+that change: what they give has six columns, as `x` has.
+
 A place is «one|another|...»: each process has one of the alternatives. `$` is the number of the
 feature in its program, which keeps names apart.
 """
@@ -33,9 +36,10 @@ class Feature:
     context: str = ""
 
 
-def _read() -> dict[str, Feature]:
+def _read(*files: str) -> dict[str, Feature]:
     found: dict[str, Feature] = {}
-    for path in sorted(Path(__file__).parent.glob("features_of_*.txt")):
+    for file in files:
+        path = Path(__file__).with_name(f"features_of_{file}.txt")
         for text in re.split(r"^=== ", path.read_text(), flags=re.MULTILINE)[1:]:
             name, _, rest = text.partition("\n")
             main, *others = re.split(r"^--- (\w+)\n", rest, flags=re.MULTILINE)
@@ -48,5 +52,6 @@ def _read() -> dict[str, Feature]:
     return found
 
 
-FEATURES = _read()
-"""All features by name."""
+FEATURES = _read("python", "torch")
+"""Features by name."""
+FEATURES_OF_DATA = _read("data")

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import flambeau
+from flambeau.report import report_of
 from flambeau_capture.compiled import state_of
 
 _TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -60,7 +61,7 @@ def outcome(name: str) -> dict[str, Any]:
         for context in module.CONTEXTS():
             stack.enter_context(context)
         compiled = flambeau.compile(module.ROOT, **module.OPTIONS)
-        for argument in range(2):
+        for argument in range(len(module.ARGUMENTS())):
             arguments = lambda at=argument: module.ARGUMENTS()[at]  # noqa: E731
             for _ in range(2):  # the second call is served by the entry
                 found = _outcome(compiled, arguments)
@@ -71,6 +72,8 @@ def outcome(name: str) -> dict[str, Any]:
     kinds = [event.kind for event in events.events] if events is not None else []
     if events is not None:
         entries = [event.entry.stored for event in events.events if event.entry is not None]
+        graphs = report_of(compiled).graphs
+        entries += [info.stored for graph in graphs for _, info in graph.piece_entries()]
     return {"differs": "; ".join(differences), "events": kinds, "entries": entries}
 
 

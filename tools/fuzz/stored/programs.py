@@ -2,6 +2,8 @@
 
 seed  ->  features, root, arguments          the same in each process
 seed, process  ->  an alternative of each place     «2|3» -> 2
+
+Seeds from OF_DATA on are of programs whose sizes depend on data, or change while they train.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tools.fuzz.stored.features import FEATURES
+from tools.fuzz.stored.features import FEATURES, FEATURES_OF_DATA
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _PLACE = re.compile("«([^«»]*)»")
+OF_DATA = 1_000_000
 _SAME = 0.3
 """The share of programs that a process finds as they were."""
 
@@ -53,6 +56,18 @@ _ARGUMENTS = (
     "torch.randn(4, 6).requires_grad_().exp()", "torch.randn(0, 6)",
 )  # fmt: skip
 
+_ARGUMENTS_OF_DATA = (
+    "torch.randn(4, 6)", "torch.randn(9, 6)", "torch.randn(6, 7).t()", "torch.rand(5, 6) - 2",
+    "torch.randn(1, 6)", "torch.randn(0, 6)", "torch.randn(8, 6, dtype=torch.float64)",
+    "torch.randn(4, 6, requires_grad=True)", "torch.randn(7, 6, requires_grad=True)",
+    "torch.randn(3, 6, requires_grad=True)", "torch.randn(12, 6)[::2].requires_grad_()",
+)  # fmt: skip
+
+_OPTIONS_OF_DATA = (
+    "{}", "{'fullgraph': True}", "{'fullgraph': True}", "{'dynamic': True}",
+    "{'fullgraph': True, 'dynamic': True}",
+)  # fmt: skip
+
 _OPTIONS = ("{}", "{}", "{}", "{'dynamic': True}", "{'dynamic': False}")
 
 _HEAD = """\
@@ -81,6 +96,10 @@ class Program:
     root: str
 
     @property
+    def of_data(self) -> bool:
+        return self.seed >= OF_DATA
+
+    @property
     def name(self) -> str:
         return f"stored_{self.seed}"
 
@@ -92,7 +111,7 @@ class Program:
 def program_of(seed: int) -> Program:
     """The program of a seed; each feature leads a program of the first seeds."""
     rng = random.Random(seed)
-    names = sorted(FEATURES)
+    names = sorted(FEATURES_OF_DATA if seed >= OF_DATA else FEATURES)
     others = rng.sample(names, rng.randrange(_MOST_FEATURES))
     return Program(seed, (names[seed % len(names)], *others), rng.choice(sorted(_ROOTS)))
 
@@ -129,7 +148,7 @@ def _choices(program: Program, process: int, texts: tuple[str, str]) -> dict[str
 def _texts(program: Program) -> tuple[str, str]:
     mains, helpers, lines, contexts = [], [], [], []
     for number, name in enumerate(program.features):
-        feature = FEATURES[name]
+        feature = (FEATURES_OF_DATA if program.of_data else FEATURES)[name]
         fill = {"$": str(number), "{helper}": program.helper, "{unique}": f"p{program.seed}"}
 
         def filled(text: str, fill: dict[str, str] = fill) -> str:
@@ -149,11 +168,18 @@ def _texts(program: Program) -> tuple[str, str]:
     root = _ROOTS[program.root]
     for name, text in indented.items():
         root = root.replace(f"{{{name}}}", text)
-    arguments = rng.sample(_ARGUMENTS, 2)
+    arguments, options = (
+        (_ARGUMENTS_OF_DATA, _OPTIONS_OF_DATA) if program.of_data else (_ARGUMENTS, _OPTIONS)
+    )
+    first, second = rng.sample(arguments, 2)
+    more = [rng.choice(arguments)]
+    chosen = f"«{rng.choice(options)}|{rng.choice(options)}»"
+    if program.of_data:  # the third call is of the second one's kind, perhaps
+        more.append(f"«{rng.choice(arguments)}|{rng.choice(arguments)}»")
     tail = [
         f"CONTEXTS = lambda: [{', '.join(contexts)}]",
-        f"ARGUMENTS = lambda: [«{arguments[0]}|{arguments[1]}», {rng.choice(_ARGUMENTS)}]",
-        f"OPTIONS = «{rng.choice(_OPTIONS)}|{rng.choice(_OPTIONS)}»",
+        f"ARGUMENTS = lambda: [«{first}|{second}», {', '.join(more)}]",
+        f"OPTIONS = {chosen}",
     ]
     main = "\n".join([_HEAD, f"import {program.helper}", *mains, root, *tail, ""])
     return main, "\n".join([_HEAD, *helpers, ""])

@@ -57,8 +57,8 @@ def run(
 
     Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself
     cannot run), causes (texts) and seconds; Flambeau's also what its graphs assume of data (texts),
-    how often a step found other data, and of each entry, if entries are stored, "read", "written"
-    or why it is not stored.
+    how often a step found other data, and of each entry, and each of a piece of its graph, if
+    entries are stored, "read", "written" or why it is not stored.
     """
     warnings.simplefilter("ignore")
     try:
@@ -165,7 +165,8 @@ def _flambeau(
         notes = [f"{OWN_WAY}: {different[0]}"]
     events = state_of(compiled._compiled).events
     causes = [event.text for event in events if event.kind in ("break", "limit")]
-    causes += [str(graph.fallback) for graph in report_of(compiled).graphs if graph.fallback]
+    graphs = report_of(compiled).graphs
+    causes += [str(graph.fallback) for graph in graphs if graph.fallback]
     entries = state_of(compiled._compiled).entries
     assumptions = dict.fromkeys(str(item) for entry in entries for item in entry.info.assumptions)
     return {
@@ -173,7 +174,8 @@ def _flambeau(
         "causes": (notes + causes)[:3],
         "assumes": list(assumptions),
         "violated": sum(event.kind == "violated" for event in events),
-        "stored": [entry.info.stored for entry in entries],
+        "stored": [entry.info.stored for entry in entries]
+        + [info.stored for graph in graphs for _, info in graph.piece_entries()],
     }
 
 

@@ -65,7 +65,7 @@ from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.lazy_exports import import_apart
 
 if TYPE_CHECKING:
-    from flambeau_capture.entries.continuations import Continuations
+    from flambeau_capture.entries.continuations import Changing, Continuations
     from flambeau_capture.entries.entry import Backend
     from flambeau_capture.entries.entry_parts import EntryParts
     from flambeau_capture.hooked_frames import HookedFrames
@@ -693,13 +693,13 @@ class _Context:
         self._state = state
         self.to_end = not state._is_continuation
 
-    def functions(self, suspended: list[SuspendedFrame]) -> list[types.FunctionType]:
+    def functions(
+        self, suspended: list[SuspendedFrame], changing: Callable[[int, int], Changing]
+    ) -> list[types.FunctionType]:
         """The function that rebuilds each frame."""
         stage = import_apart("flambeau_capture.entries.continuations")
-        made: list[types.FunctionType] = stage.frame_functions(
-            suspended, self._state._made_continuations()
-        )
-        return made
+        continuations = self._state._made_continuations()
+        return stage.frame_functions(suspended, continuations, changing)  # type: ignore[no-any-return]
 
     def handler(self) -> Any:
         """The handler of the frames that are reached below a break."""

@@ -27,18 +27,13 @@ import torch
 from flambeau import stored_graphs
 from flambeau.compile_context import Backend, Compiled, Context, start_graph
 from flambeau.eager_draws import draw_as_eager
-from flambeau.graph_split import (
-    can_be_cut,
-    compile_split_graph,
-    cutting_calls,
-    is_data_dependent,
-)
+from flambeau.graph_split import can_be_cut, cut_graph, cutting_calls, is_data_dependent
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, is_shown, wanted
 from flambeau.not_stored import NotStored
 from flambeau.plain_launches import PlainLaunches, note_cpu, note_cuts
 from flambeau.progress import HIDDEN, building, stage
-from flambeau.report import Fallback, GraphReport, Stopwatch
+from flambeau.report import Fallback, GraphReport, Stopwatch, count_calls
 from flambeau_autograd import aot
 from flambeau_autograd.reasons import RecordedWrite
 from flambeau_capture.graphs.check import check_captured_graph
@@ -112,27 +107,38 @@ def aot_eager(context: Context) -> Backend:
     def compiler_for(graph_report: GraphReport) -> GraphCompiler:
         return lambda graph, kind: lambda *inputs: run_graph(graph, inputs)
 
-    return _through_autograd(context, compiler_for)
+    return _ThroughAutograd(context, compiler_for)
 
 
 @_own
 def inductor(context: Context) -> Backend:
     """Fused kernels: autograd, inductor and runtime in a row."""
 
-    tuner = tuner_of(context)
-    autograd = autograd_options(context)
-    through_autograd = _through_autograd(
-        context, lambda report: inductor_compiler(report, context, tuner), autograd
-    )
+    through_autograd = _to_inductor(context)
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        if autograd.decompose:
+        if context.options.autograd.decompose:
             tensors = (one for one in example_inputs if isinstance(one, torch.Tensor))
             for device in {one.device for one in tensors if one.device.type == "cuda"}:
                 expect_kernels(device)
         return through_autograd(gm, example_inputs)
 
     return backend
+
+
+def piece_of_inductor(context: Context, whole: GraphReport) -> Backend:
+    """The same for the pieces of a graph that was read from the cache."""
+    return _to_inductor(context).of_pieces(whole)
+
+
+def _to_inductor(context: Context) -> _ThroughAutograd:
+    tuner = tuner_of(context)
+    return _ThroughAutograd(
+        context,
+        lambda report: inductor_compiler(report, context, tuner),
+        autograd_options(context),
+        stores=True,
+    )
 
 
 def _cpu_facts(context: Context) -> CpuFacts | None:
@@ -178,8 +184,7 @@ def inductor_compiler(
             )
         if graph_report.folder is not None:
             graph_report.folder.lowered(graph, program, context.options.inductor)
-        graph_report.functional[len(graph_report.programs)] = graph
-        graph_report.programs.append(program)
+        graph_report.add_program(program, graph)
         if wanted("schedule", environment):
             compiler_module = import_apart("flambeau_inductor.compile")
             schedule = compiler_module.explain_graph(graph, context.options.inductor)
@@ -265,52 +270,103 @@ def engine(name: str, context: Context) -> Backend:
 
         return compiler
 
-    return _through_autograd(context, compiler_for)
+    return _ThroughAutograd(context, compiler_for)
 
 
-def _fall_back(graph_report: GraphReport, unsupported: Unsupported, context: Context) -> None:
+def _fall_back(
+    report: GraphReport, refused: Unsupported | EnvironmentProblem, context: Context
+) -> None:
     """Report that a graph, or a call of it, runs eagerly."""
-    graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
-    text = f"{context.report.name}: {graph_report.fallback}"
+    _note_fallback(report, Fallback(refused.reason, refused.text, refused.hint), context)
+
+
+def _note_fallback(report: GraphReport, fallback: Fallback, context: Context) -> None:
+    report.fall_back(fallback)
+    text = f"{context.report.name}: {fallback}"
     emit("fallbacks", text, context.options.environment)
     emit("perf_hints", f"{text} (runs eagerly)", context.options.environment)
 
 
-def _through_autograd(
-    context: Context,
-    compiler_for: Callable[[GraphReport], GraphCompiler],
-    autograd: AutogradOptions | None = None,
-) -> Backend:
+class _ThroughAutograd:
     """A backend that gives autograd's graphs to a compiler; the rest runs eagerly. `autograd`: its
-    options, where the backend has completed the context's.
+    options, where the backend has completed the context's. `stores`: the compiler makes Programs,
+    which are kept in the cache.
     """
-    options = autograd or context.options.autograd
 
-    def compile_one(
-        gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
+    def __init__(
+        self,
+        context: Context,
+        compiler_for: Callable[[GraphReport], GraphCompiler],
+        autograd: AutogradOptions | None = None,
+        *,
+        stores: bool = False,
+    ) -> None:
+        self._context = context
+        self._stores = stores
+        self._compiler_for = compiler_for
+        self._options = autograd or context.options.autograd
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        report = start_graph(self._context, gm, example_inputs)
+        compiled = self._compile_and_store(gm, example_inputs, report)
+        if report.folder is not None:
+            report.folder.finish(report.seconds, str(report.fallback or ""))
+        return compiled
+
+    def of_pieces(self, whole: GraphReport) -> Backend:
+        """The backend of the pieces of a graph."""
+
+        def compile_piece(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+            # It may be data-dependent again: a branch of a torch.cond with another in it.
+            report = whole.start_piece(gm, count_calls(gm))
+            return self._compile_and_store(gm, example_inputs, report)
+
+        return checking(compile_piece, self._context)
+
+    def _compile_and_store(
+        self, gm: torch.fx.GraphModule, example_inputs: list[Any], report: GraphReport
     ) -> Compiled:
+        context = self._context
+        key = for_entry = ""
+        splits = is_data_dependent(gm)
+        try:
+            if self._stores:
+                report.key = key = stored_graphs.key_of_graph(gm, example_inputs, context)
+        except NotStored as error:
+            for_entry = stored_graphs.key_for_entry(
+                error.reason, gm, example_inputs, context, split=splits
+            )
+            report.stored = "" if error.reason == "not-asked" else str(error)
+        gm.meta["has_key"] = bool(key or for_entry)
+        if splits:
+            compiled = self._split(gm, report)
+        else:
+            compiled = self._compile(gm, example_inputs, report)
+        if key:
+            report.stored = stored_graphs.write(gm, example_inputs, key, report, context)
+        elif for_entry:
+            stored_graphs.write_for_entry(gm, example_inputs, for_entry, report, context)
+        gm.meta.pop("split", None)
+        return compiled
+
+    def _compile(
+        self, gm: torch.fx.GraphModule, example_inputs: list[Any], report: GraphReport
+    ) -> Compiled:
+        context = self._context
         gm.meta["name"] = context.report.name
         try:
-            with Stopwatch(graph_report.seconds, "backend"), stage("autograd"):
-                compiled = aot(gm, example_inputs, compiler_for(graph_report), options=options)
-                gm.meta["writes_last"] = True
-                if gm.meta["draws"]:
-                    compiled = draw_as_eager(compiled, gm.forward, gm.meta["aligned_inputs"])
-                if (recomputes := gm.meta.get("partition")) is not None:
-                    graph_report.partitions.append(recomputes)
-                graph_report.eager_derivatives = gm.meta.get("eager_derivatives", [])
-                graph_report.separate_tangents = gm.meta.get("separate_tangents", [])
-                return compiled
+            with Stopwatch(report.seconds, "backend"), stage("autograd"):
+                return self._compiled(gm, example_inputs, report)
         except Unsupported as unsupported:
             if isinstance(unsupported, RecordedWrite) and can_be_cut(gm):
-                return split(gm, graph_report, unsupported.nodes)
-            graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
+                return self._split(gm, report, unsupported.nodes)
+            _fall_back(report, unsupported, context)
         except InvalidOption:
             raise
         except EnvironmentProblem as problem:
             if context.options.environment.check:
                 raise
-            graph_report.fallback = Fallback(problem.reason, problem.text, problem.hint)
+            _fall_back(report, problem, context)
             warnings.warn(
                 f"Flambeau runs {context.report.name!r} eagerly: {problem}",
                 RuntimeWarning,
@@ -319,60 +375,48 @@ def _through_autograd(
         except Exception as error:
             if context.options.environment.check:
                 raise
-            graph_report.fallback = Fallback("internal-error", f"{type(error).__name__}: {error}")
+            fallback = Fallback("internal-error", f"{type(error).__name__}: {error}")
+            _note_fallback(report, fallback, context)
             warnings.warn(
                 f"Flambeau could not compile {context.report.name!r} and runs it eagerly: "
-                f"{graph_report.fallback.text}. This is a bug in Flambeau: please report it, with "
+                f"{fallback.text}. This is a bug in Flambeau: please report it, with "
                 "the output of flambeau.explain (FLAMBEAU_CHECK=1 raises the error instead).",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        text = f"{context.report.name}: {graph_report.fallback}"
-        emit("fallbacks", text, context.options.environment)
-        emit("perf_hints", f"{text} (runs eagerly)", context.options.environment)
         return gm.forward
 
-    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        graph_report = start_graph(context, gm, example_inputs)
-        key = for_entry = ""
-        try:
-            graph_report.key = key = stored_graphs.key_of_graph(gm, example_inputs, context)
-        except NotStored as error:
-            for_entry = stored_graphs.key_for_entry(error.reason, example_inputs, context)
-            graph_report.stored = "" if error.reason == "not-asked" else str(error)
-        gm.meta["has_key"] = bool(key)
-        compiled = compile_any(gm, example_inputs, graph_report)
-        if graph_report.folder is not None:
-            graph_report.folder.finish(graph_report.seconds, str(graph_report.fallback or ""))
-        if key:
-            graph_report.stored = stored_graphs.write(
-                gm, example_inputs, key, graph_report, context
-            )
-        elif for_entry:
-            stored_graphs.write_for_entry(gm, example_inputs, for_entry, graph_report, context)
+    def _compiled(
+        self, gm: torch.fx.GraphModule, example_inputs: list[Any], report: GraphReport
+    ) -> Compiled:
+        compiler = self._compiler_for(report)
+        compiled = aot(gm, example_inputs, compiler, options=self._options)
+        gm.meta["writes_last"] = True
+        if gm.meta["draws"]:
+            compiled = draw_as_eager(compiled, gm.forward, gm.meta["aligned_inputs"])
+        if (recomputes := gm.meta.get("partition")) is not None:
+            report.partitions.append(recomputes)
+        for part in (report, *report.around()):
+            part.eager_derivatives = gm.meta.get("eager_derivatives", [])
+            part.separate_tangents = gm.meta.get("separate_tangents", [])
         return compiled
 
-    def compile_any(
-        gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
+    def _split(
+        self,
+        gm: torch.fx.GraphModule,
+        report: GraphReport,
+        ends: Iterable[torch.fx.Node] = (),
     ) -> Compiled:
-        if not is_data_dependent(gm):
-            return compile_one(gm, example_inputs, graph_report)
-        return split(gm, graph_report)
-
-    def split(
-        gm: torch.fx.GraphModule, graph_report: GraphReport, ends: Iterable[torch.fx.Node] = ()
-    ) -> Compiled:
-        graph_report.key = ""  # which says nothing of the parts
-
-        def compile_piece(piece: torch.fx.GraphModule, given: list[Any]) -> Compiled:
-            # It may be data-dependent again: a branch of a torch.cond with another in it.
-            return compile_any(piece, given, graph_report)
-
+        context = self._context
         if context.options.runtime.cuda_graphs == "always":
             note_cuts(context.report, gm, cutting_calls(gm))
-        return compile_split_graph(gm, checking(compile_piece, context), ends)
-
-    return backend
+        gm.meta["split"] = split = cut_graph(gm, ends)
+        splits = import_apart("flambeau.stored_splits")
+        backend = self.of_pieces(report)
+        compiled: Compiled = splits.callable_of(
+            split, report, context, backend, stores=self._stores
+        )
+        return compiled
 
 
 def reporting(backend: Backend, context: Context) -> Backend:

@@ -201,7 +201,8 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
         assumes=() if entry is None else tuple(map(str, entry.assumptions)),
         specialises=() if entry is None else entry.specialised,
-        stored=graph.stored,
+        stored=_stored(graph),
+        stored_pieces=_stored_pieces(graph),
         stored_entry="" if entry is None else entry.stored,
         programs=tuple(
             explain_program(program, graph.functional.get(number))
@@ -211,6 +212,16 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         spans=tuple(graph.seconds.spans),
         background=graph.background,
     )
+
+
+def _stored(graph: GraphReport) -> str:
+    return f"written, for its entry alone: {graph.stored}" if graph.for_entry else graph.stored
+
+
+def _stored_pieces(graph: GraphReport) -> tuple[str, ...]:
+    """What became of the entries of pieces, and of how many."""
+    counts = Counter(info.stored for _, info in graph.piece_entries() if info.stored)
+    return tuple(f"{count}: {text}" for text, count in counts.items())
 
 
 def _is_of(event: Event, graph: GraphReport) -> bool:

@@ -62,6 +62,7 @@ class GraphExplanation:
     specialises: sizes that are guarded to be what they were on the compiled call, each with the
         operator that takes no symbolic ones.
     stored: with the option graph_cache, "read" or "written", or why the cache does not keep it.
+    stored_pieces: the same of the entries of its pieces, where it reads its data, and how many.
     stored_entry: the same of the whole entry, of which the graph is a part: where that is read,
         nothing is captured, and there is no `code`.
     background: with the option background, where it was compiled while calls ran eagerly.
@@ -89,6 +90,7 @@ class GraphExplanation:
     assumes: tuple[str, ...] = ()
     specialises: tuple[str, ...] = ()
     stored: str = ""
+    stored_pieces: tuple[str, ...] = ()
     stored_entry: str = ""
     background: str = ""
     programs: tuple[ProgramExplanation, ...] = ()

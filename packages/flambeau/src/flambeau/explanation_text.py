@@ -81,6 +81,8 @@ def _graph_lines(index: int, graph: GraphExplanation, shown: int) -> list[str]:
     lines += [f"  {line}" for line in (*graph.launches, *graph.memory)]
     if graph.stored:
         lines.append(f"  in the cache: {graph.stored}")
+    if graph.stored_pieces:
+        lines.append(f"  the entries of its pieces in the cache: {', '.join(graph.stored_pieces)}")
     if graph.stored_entry:
         lines.append(f"  its entry in the cache: {graph.stored_entry}")
     if graph.background:

@@ -3,7 +3,8 @@
     relu: call_function[torch.relu](x)   ->   ["call_function", "relu", ["torch", ...], ...]
 
 Functions are named as every process finds them; NotStored for what has no such name, or is no plain
-data. It is imported where a graph is captured: what is read by its key needs none of this.
+data. Sizes may be symbolic: they are their texts, over the symbols and guards of `sizes_as_json`.
+It is imported where a graph is captured: what is read by its key needs none of this.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from flambeau.held_graphs import OPERATORS, graphs_within, operator_name
 from flambeau.not_stored import NotStored
 from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_prims.lazy_exports import import_apart
-from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.size_floats import Condition, FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
     from torch import fx
+
+    from flambeau_prims.sizes import SizeEnv
 
 
 def meta_as_json(gm: fx.GraphModule) -> list[Any]:
@@ -34,13 +37,39 @@ def meta_as_json(gm: fx.GraphModule) -> list[Any]:
     return sorted((name, as_json(value)) for name, value in gm.meta.items() if name != "size_env")
 
 
+def sizes_as_json(env: SizeEnv | None) -> list[Any]:
+    """The symbols of sizes with their hints, and what is known of them; [] without symbols."""
+    if env is None:
+        return []
+    symbols = [[name, atom.hint] for name, atom in env.symbols.items()]
+    return [symbols, list(map(str, env.guards))]
+
+
+def check_static(gm: fx.GraphModule) -> None:
+    """NotStored if a size or number of a graph is symbolic."""
+    env = gm.meta.get("size_env")
+    if env is not None:
+        raise NotStored("data-dependent" if env.unbacked_atoms else "symbolic")
+    for node in gm.graph.nodes:
+        if _is_symbolic(node.meta.get("spec")):
+            raise NotStored("symbolic")
+
+
+def _is_symbolic(spec: Any) -> bool:
+    if isinstance(spec, Spec):
+        return spec.env is not None
+    if isinstance(spec, (tuple, list)):
+        return any(map(_is_symbolic, spec))
+    return isinstance(spec, (Expr, FloatExpr, Condition))
+
+
 def inputs_as_json(examples: list[Any]) -> list[Any]:
     """The inputs as the compiler sees them, and which share their memory."""
     memory: dict[int, int] = {}
     described: list[list[Any]] = []
     for position, x in enumerate(examples):
-        if type(x) is int:
-            described.append([x])
+        if type(x) in (int, float):
+            described.append([as_json(x)])
             continue
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise NotStored("foreign-input", type(x).__name__)
@@ -184,15 +213,9 @@ def _dict(value: dict[Any, Any]) -> Any:
 
 
 def _spec(value: Spec) -> Any:
-    if value.env is not None:
-        raise NotStored("symbolic")
     if value.device.type != "cpu":
         raise NotStored("not-on-the-cpu", str(value.device))
     return {"spec": [*map(repr, (value.shape, value.stride, value.offset, value.dtype))]}
-
-
-def _symbolic(value: Any) -> Any:
-    raise NotStored("symbolic")
 
 
 def _device(value: torch.device) -> Any:
@@ -223,8 +246,7 @@ _WRITERS: dict[type, Callable[[Any], Any]] = {
         "slice": [as_json(item) for item in (value.start, value.stop, value.step)]
     },
     Spec: _spec,
-    Expr: _symbolic,
-    FloatExpr: _symbolic,
+    **dict.fromkeys((Expr, FloatExpr, Condition), lambda value: {"size": str(value)}),
     torch.device: _device,
     **dict.fromkeys(
         (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis)),

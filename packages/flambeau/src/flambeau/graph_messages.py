@@ -22,10 +22,13 @@ from flambeau.held_graphs import graphs_within
 from flambeau.options import Options
 from flambeau.report import Report
 from flambeau_autograd.options import AutogradOptions
-from flambeau_capture.exported.codec import decode, decode_graph, encode, encode_graph
+from flambeau_capture.exported.codec import decode, decode_graph, encode, encode_graph, identifier
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.options import CaptureOptions
 from flambeau_inductor.options import InductorOptions
+from flambeau_prims.size_floats import named_symbol
+from flambeau_prims.size_text import read_condition
+from flambeau_prims.sizes import SizeEnv
 from flambeau_runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
@@ -54,9 +57,12 @@ def encode_message(
         "key": key,
         "name": context.report.name,
         "graph": encode_graph(gm.graph),
+        "sizes": gm.meta.get("sizes", []),
         "observed_is_compiling": gm.meta["observed_is_compiling"],
         "inputs": [
-            _input(x, memory.setdefault(x.untyped_storage()._cdata, position))
+            {"number": encode(x)}
+            if type(x) in (int, float)
+            else _input(x, memory.setdefault(x.untyped_storage()._cdata, position))
             for position, x in enumerate(examples)
         ],
         "options": {stage: _fields(getattr(context.options, stage)) for stage in _STAGES},
@@ -99,21 +105,41 @@ def _fields(options: Any) -> dict[str, Any]:
 
 def decode_message(data: dict[str, Any]) -> tuple[fx.GraphModule, list[Any], Context]:
     """The graph, inputs and options of a message."""
-    gm = CapturedGraphModule(torch.nn.Module(), decode_graph(data["graph"], {}))
+    env, symbols = _symbols(data["sizes"])
+    gm = CapturedGraphModule(torch.nn.Module(), decode_graph(data["graph"], symbols))
+    # Behind the graph: an equality replaces symbols in what is read then.
+    _take_guards(data["sizes"], symbols)
     for graph in graphs_within(gm):
         for node in graph.nodes:
             if node.op in ("call_function", "call_method") and "pure" in node.meta:
                 node.meta["stack_trace"] = node.meta["where"]
-    gm.meta["size_env"] = None
+    gm.meta["size_env"] = env
     gm.meta["observed_is_compiling"] = data["observed_is_compiling"]
     memory: dict[int, torch.UntypedStorage] = {}
-    examples = [_decoded_input(item, memory) for item in data["inputs"]]
+    examples = [
+        decode(item["number"], {}) if "number" in item else _decoded_input(item, memory)
+        for item in data["inputs"]
+    ]
     stages: dict[str, Any] = {
         stage: cls(**{name: _field(value) for name, value in data["options"][stage].items()})
         for stage, cls in _STAGES.items()
     }
     quiet = dataclasses.replace(stages["environment"], progress=False, logs=frozenset())
     return gm, examples, Context(Options(**{**stages, "environment": quiet}), Report(data["name"]))
+
+
+def _symbols(data: list[Any]) -> tuple[SizeEnv | None, dict[str, Any]]:
+    """The symbols of `graph_content.sizes_as_json` by name, and their env."""
+    if not data:
+        return None, {}
+    env = SizeEnv()
+    return env, {name: named_symbol(env, identifier(name), hint) for name, hint in data[0]}
+
+
+def _take_guards(data: list[Any], symbols: dict[str, Any]) -> None:
+    """Have the env of symbols take its guards."""
+    for condition in [read_condition(guard, symbols) for guard in data[1]] if data else ():
+        (condition.args[0] if condition.op == "not" else condition).ask()
 
 
 def _decoded_input(item: dict[str, Any], memory: dict[int, torch.UntypedStorage]) -> torch.Tensor:
@@ -132,7 +158,8 @@ def _decoded_input(item: dict[str, Any], memory: dict[int, torch.UntypedStorage]
             return computed
         if item["view"]:
             with torch.set_grad_enabled(not item["leaf"]):
-                x = x.view_as(x)
+                # As a view of itself, with the strides of dims of size 1, too.
+                x = x.as_strided(x.size(), x.stride(), x.storage_offset())
         return x
 
 

@@ -10,6 +10,8 @@ guarded, compiled at its first call, and again should a size be 0 or 1. Arithmet
 checks of them stay between the pieces. So do `torch.cond`, `torch.while_loop`, `scan` and `map`,
 whose branches and bodies are compiled as pieces are. A function transform that chooses by data runs
 as it is.
+
+`cut_graph` gives the cut graph as data (`split_graph`), which `stored_splits` stores.
 """
 
 from __future__ import annotations
@@ -20,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-import flambeau_capture
-from flambeau_capture import CaptureOptions, state_of
+from flambeau.split_graph import Piece, SplitGraph, constants_of
 from flambeau_capture.graphs.autograd_calls import hook_point
 from flambeau_capture.graphs.control_flow import ControlFlow, depends_on_data
 from flambeau_prims.size_floats import Condition, FloatExpr
@@ -29,9 +30,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., tuple[Any, ...]]]
+    from collections.abc import Iterable, Iterator
 
 _INFERENCE_MODE = (
     torch.autograd.grad_mode._enter_inference_mode,
@@ -75,41 +74,30 @@ def cutting_calls(gm: fx.GraphModule) -> list[fx.Node]:
     return result
 
 
-def compile_split_graph(
-    gm: fx.GraphModule, backend: Backend, ends: Iterable[fx.Node] = ()
-) -> Callable[..., tuple[Any, ...]]:
-    """A callable as `gm`, whose pieces are compiled by `backend` when they first run. A piece ends
-    with each of the nodes `ends`.
-    """
-    return _Cutter(gm, backend, ends).run().forward
+def cut_graph(gm: fx.GraphModule, ends: Iterable[fx.Node] = ()) -> SplitGraph:
+    """A graph, cut. A piece ends with each of the nodes `ends`."""
+    return _Cutter(gm, ends).run()
 
 
 class _Cutter:
     """Writes the graph that calls the pieces; `made`: nodes of `gm` -> its nodes."""
 
-    def __init__(self, gm: fx.GraphModule, backend: Backend, ends: Iterable[fx.Node]) -> None:
+    def __init__(self, gm: fx.GraphModule, ends: Iterable[fx.Node]) -> None:
         self.gm = gm
-        self.backend = backend
-        self.graph = fx.Graph()
-        self.root = torch.nn.Module()
+        self.split = SplitGraph(fx.Graph(), constants=constants_of(gm))
         self.made: dict[fx.Node, fx.Node] = {}
         self.open: list[fx.Node] = []
-        self.graph_split = 0
         self.defined: set[str] = set()
         hooked = [node.args[0] for node in gm.graph.nodes if node.target is hook_point]
         self.ends = {*hooked, *ends}
         """A piece ends with each of these: hooks see their whole gradients."""
 
-    def run(self) -> fx.GraphModule:
+    def run(self) -> SplitGraph:
         for node in self.gm.graph.nodes:
             names = set(_unbacked_names(node.meta.get("spec")))
             defines = bool(names - self.defined)
             self.defined |= names
-            if node.op == "placeholder":
-                self._copy(node)
-            elif node.op == "get_attr":
-                value = operator.attrgetter(str(node.target))(self.gm)
-                object.__setattr__(self.root, str(node.target), value)
+            if node.op in ("placeholder", "get_attr"):
                 self._copy(node)
             elif node.op == "output":
                 self._close(node)
@@ -129,18 +117,25 @@ class _Cutter:
                 self._copy(node)
             elif _chooses(node.target):
                 self._close(node)
-                self._copy(node)
-                self.made[node].target = node.target.with_graphs(self._compiled_graph)
+                self._choose(node)
             elif node.target is operator.getitem and _chooses(node.args[0].target):
                 self._copy(node)
             else:
                 self.open.append(node)
                 if node in self.ends:
                     self._close(node)
-        return fx.GraphModule(self.root, self.graph, "GraphInPieces")
+        return self.split
 
     def _copy(self, node: fx.Node) -> None:
-        self.made[node] = self.graph.node_copy(node, self.made.__getitem__)
+        self.made[node] = self.split.graph.node_copy(node, self.made.__getitem__)
+
+    def _choose(self, node: fx.Node) -> None:
+        """A node of control flow, whose graphs are pieces."""
+        assert isinstance(node.target, ControlFlow)
+        name = self.split.add_choice(node.target, _piece_of)
+        args = fx.map_arg(node.args, self.made.__getitem__)
+        kwargs = fx.map_arg(node.kwargs, self.made.__getitem__)
+        self.made[node] = self.split.graph.call_module(name, args, kwargs)
 
     def _close(self, before: fx.Node) -> None:
         """End the open piece: what of it is used from the node `before` on is its result."""
@@ -154,39 +149,37 @@ class _Cutter:
         inputs = dict.fromkeys(
             given for node in nodes for given in node.all_input_nodes if given not in inside
         )
-        name = f"piece_{self.graph_split}"
-        self.graph_split += 1
-        setattr(self.root, name, self._compiled(nodes, list(inputs), results))
-        call = self.graph.call_module(name, tuple(self.made[given] for given in inputs))
+        name = self.split.add_piece(_piece(_graph_of(nodes, list(inputs), results), {}))
+        graph = self.split.graph
+        call = graph.call_module(name, tuple(self.made[given] for given in inputs))
         for index, node in enumerate(results):
-            self.made[node] = self.graph.call_function(operator.getitem, (call, index))
+            self.made[node] = graph.call_function(operator.getitem, (call, index))
 
-    def _compiled(
-        self, nodes: list[fx.Node], inputs: list[fx.Node], results: list[fx.Node]
-    ) -> Callable[..., Any]:
-        graph = fx.Graph()
-        result: dict[fx.Node, fx.Node] = {}
-        for given in inputs:
-            result[given] = graph.placeholder(given.name)
-            result[given].meta["spec"] = given.meta.get("spec")
-        for node in nodes:
-            result[node] = graph.node_copy(node, result.__getitem__)
-        graph.output(tuple(result[node] for node in results))
-        return self._compiled_graph(fx.GraphModule(torch.nn.Module(), graph, "Piece"))
 
-    def _compiled_graph(self, piece: fx.GraphModule) -> Callable[..., Any]:
-        """A graph as a separate function; sizes symbolic in its placeholders' Specs are dynamic."""
-        dynamic: dict[str, frozenset[int]] = {}
-        for node in piece.graph.nodes:
-            dims = _symbolic_dims(node.meta.get("spec")) if node.op == "placeholder" else None
-            if dims:
-                dynamic[f"L[{node.target!r}]"] = dims
-        plain = fx.GraphModule(piece, piece.graph, "Piece")
-        # Marks on tensors are the program's, and the graph as a whole is what they demand.
-        options = CaptureOptions(dynamic_shapes=None)
-        compiled = flambeau_capture.compile(plain.forward, backend=self.backend, options=options)
-        state_of(compiled).expect_dynamic(dynamic)
-        return compiled
+def _graph_of(nodes: list[fx.Node], inputs: list[fx.Node], results: list[fx.Node]) -> fx.Graph:
+    graph = fx.Graph()
+    result: dict[fx.Node, fx.Node] = {}
+    for given in inputs:
+        result[given] = graph.placeholder(given.name)
+        result[given].meta["spec"] = given.meta.get("spec")
+    for node in nodes:
+        result[node] = graph.node_copy(node, result.__getitem__)
+    graph.output(tuple(result[node] for node in results))
+    return graph
+
+
+def _piece_of(gm: fx.GraphModule) -> Piece:
+    return _piece(gm.graph, constants_of(gm))
+
+
+def _piece(graph: fx.Graph, constants: dict[str, Any]) -> Piece:
+    """A graph as a piece; sizes symbolic in its placeholders' Specs are dynamic."""
+    dynamic: dict[str, frozenset[int]] = {}
+    for node in graph.find_nodes(op="placeholder"):
+        dims = _symbolic_dims(node.meta.get("spec"))
+        if dims:
+            dynamic[f"L[{node.target!r}]"] = dims
+    return Piece(graph, dynamic, constants)
 
 
 def _is_untraced(node: fx.Node) -> bool:

@@ -8,11 +8,15 @@ NOT_STORED = {
     "frozen": "values of its inputs are frozen into it",
     "not-on-the-cpu": "an input, or a result, is not on the CPU",
     "symbolic": "a size or number is symbolic",
-    "data-dependent": "sizes or numbers depend on data, so its pieces are compiled when they run",
+    "data-dependent": "sizes or numbers depend on data",
     "foreign-input": "an input is no plain tensor",
     "foreign-call": "it calls a function that another process cannot find by its name",
     "foreign-constant": "a call holds an object that is no plain data",
-    "split": "it was compiled in parts, or runs eagerly",
+    "functions-of-the-program": "it has a backward, and calls functions or holds objects of the "
+    "program",
+    "eager": "it runs eagerly",
+    "draws": "it runs as eager does where tensors lie otherwise than its draws ask",
+    "programs": "it is compiled to several programs",
     "foreign-result": "a result is no plain data",
     "no-directory": "the cache directory cannot be used",
 }

@@ -15,7 +15,7 @@ from flambeau_runtime.cache import CacheUse
 from flambeau_runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import torch
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from flambeau.debug_folder import DebugFolder, GraphFolder
     from flambeau_autograd.partition import PartitionSummary
     from flambeau_capture.compiled import CompiledState
+    from flambeau_capture.events import EntryInfo
     from flambeau_prims.graph import Graph
+    from flambeau_runtime.program import Program
     from flambeau_runtime.tuning.table import TuningTable
 
 _LOG = logging.getLogger("flambeau.cudagraphs")
@@ -94,6 +96,71 @@ class GraphReport:
     """"read" or "written": the compiled graph is in the cache; else why it is not, if asked for."""
     background: str = ""
     """Where it was compiled while calls ran eagerly, and why not in a worker process."""
+    pieces: list[GraphReport] = field(default_factory=list)
+    """Of a graph that is cut into pieces, their graphs, as they are compiled or read."""
+    whole: GraphReport | None = None
+    """The graph that this one is a piece of."""
+    _states: dict[str, weakref.ref[CompiledState]] = field(default_factory=dict)
+
+    def add_program(self, program: Program, functional: Graph | None = None) -> None:
+        """Keep a Program, and what it was compiled from; the whole graph's, too, if it is of a
+        piece.
+        """
+        if functional is not None:
+            self.functional[len(self.programs)] = functional
+        self.programs.append(program)
+        if self.whole is not None:
+            self.whole.add_program(program, functional)
+
+    def fall_back(self, fallback: Fallback) -> None:
+        """Keep why the graph runs eagerly, or a piece of it."""
+        self.fallback = fallback
+        if self.whole is not None:
+            self.whole.fall_back(fallback)
+
+    def around(self) -> Iterator[GraphReport]:
+        """The graphs that this one is a piece of, from the inside."""
+        if self.whole is not None:
+            yield self.whole
+            yield from self.whole.around()
+
+    def start_piece(self, gm: torch.fx.GraphModule | None, calls: int) -> GraphReport:
+        """Open the report of the graph of a piece. It is a part of this report, but for its
+        Programs and its place in the cache.
+        """
+        piece = GraphReport(
+            gm, calls, number=self.number, seconds=self.seconds, cache=self.cache,
+            launches=self.launches, partitions=self.partitions, folder=self.folder, whole=self,
+        )  # fmt: skip
+        self.pieces.append(piece)
+        return piece
+
+    def add_piece(self, name: str, state: CompiledState) -> None:
+        """Keep who compiles a piece."""
+        self._states[name] = weakref.ref(state)
+
+    def piece_entries(self) -> list[tuple[str, EntryInfo]]:
+        """The entries of the pieces by their names, those of pieces of pieces, too."""
+        states = ((name, state()) for name, state in list(self._states.items()))
+        own = [
+            (name, entry.info)
+            for name, state in states
+            if state is not None
+            for entry in state.entries
+        ]
+        below = [
+            (f"piece {number}, {name}", info)
+            for number, piece in enumerate(list(self.pieces))
+            for name, info in piece.piece_entries()
+        ]
+        return own + below
+
+
+def count_calls(gm: torch.fx.GraphModule) -> int:
+    """How many calls a graph makes."""
+    return sum(
+        node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes
+    )
 
 
 class Report:
@@ -150,10 +217,7 @@ class Report:
 
     def start_graph(self, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> GraphReport:
         """Open the report of a graph that is about to be compiled."""
-        calls = sum(
-            node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes
-        )
-        graph = GraphReport(gm, calls)
+        graph = GraphReport(gm, count_calls(gm))
         if self.folder is not None:
             graph.folder = self.folder.start_graph(gm, example_inputs)
         return self._add(graph)

@@ -20,14 +20,15 @@ from flambeau_runtime.cache import binding, key_of
 from flambeau_runtime.environment_errors import CacheError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import fx
 
     from flambeau.compile_context import Context
+    from flambeau.report import GraphReport
 
 KIND = "entry"
-FORMAT = 1
+FORMAT = 2
 LIMIT = 8
 """Entries that are kept under one key."""
 
@@ -58,12 +59,16 @@ class StoredEntries:
 
     def graph(self, graph_module: fx.GraphModule) -> Any:
         """The key of a compiled graph, and how many calls it has."""
-        for graph in self._context.report.graphs:
+        for graph in self._graphs():
             if graph.gm is graph_module:
                 if graph.stored not in ("read", "written") and not graph.for_entry:
                     raise NotStorable("graph", graph.stored)
                 return {"key": graph.key, "calls": graph.calls}
         raise NotStorable("graph")
+
+    def _graphs(self) -> Sequence[GraphReport]:
+        """The reports of the graphs that these entries call."""
+        return self._context.report.graphs
 
     def load_graph(self, data: Any) -> Callable[..., Any] | None:
         """The compiled graph of a key."""

@@ -37,6 +37,7 @@ from flambeau.report import StageSeconds, Stopwatch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
 from flambeau_capture import torch_state
+from flambeau_capture.stored.reasons import Stale
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.sizes import Expr
@@ -51,7 +52,7 @@ from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import Extern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from torch import fx
 
@@ -65,7 +66,7 @@ KIND = "graph"
 PROGRAM = "program"
 COMPILER = "compiler"
 CAPTURED = "captured"
-FORMAT = 1
+FORMAT = 2
 
 PACKAGES = (
     "flambeau", "flambeau_capture", "flambeau_autograd", "flambeau_inductor", "flambeau_prims",
@@ -86,14 +87,33 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
     return _read(key, lambda: start_graph(context, gm, examples), gm, context)
 
 
-def load_graph(key: str, calls: int, context: Context) -> Compiled | None:
-    """The stored compiled form of the graph of a key, for an entry that is stored, too."""
-    return _read(key, lambda: context.report.start_stored_graph(calls), None, context)
+def load_graph(
+    key: str, calls: int, context: Context, whole: GraphReport | None = None
+) -> Compiled | None:
+    """The stored compiled form of the graph of a key, for an entry that is stored, too; of a piece
+    of the graph `whole`.
+    """
+
+    def start() -> GraphReport:
+        if whole is None:
+            return context.report.start_stored_graph(calls)
+        return whole.start_piece(None, calls)
+
+    return _read(key, start, None, context)
 
 
 def _training() -> Any:
     """`stored_training`, imported where a graph has a backward."""
     return import_apart("flambeau.stored_training")
+
+
+def _splits() -> Any:
+    """`stored_splits`, imported where a graph is cut into pieces."""
+    return import_apart("flambeau.stored_splits")
+
+
+UNREADABLE = (Stale, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""What damaged data raise where they are read, and what fits no object of this process."""
 
 
 def _read(
@@ -104,12 +124,14 @@ def _read(
         return None
     try:
         data = json.loads(text)
+        if any(_digest_of_rules(name) != rules for name, rules in data["operators"].items()):
+            return None
+        if "split" in data:
+            return _read_split(key, data["split"], start, context)
         call = decode_call(data["call"])
         program = program_json.decode(data["program"])
         training = data["training"]
-        if any(_digest_of_rules(name) != rules for name, rules in data["operators"].items()):
-            return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except UNREADABLE:
         return None
     captured = read_text(CAPTURED, key, context) if training is not None else b""
     if captured is None:
@@ -128,7 +150,7 @@ def _read(
         return None
     report = start()
     report.stored, report.seconds, report.cache, report.key = "read", seconds, use, key
-    report.programs.append(program)
+    report.add_program(program)
     if wanted("output_code", context.options.environment):
         code = f"{context.report.name}\n{output_code(program)}"
         emit("output_code", code, context.options.environment)
@@ -140,6 +162,16 @@ def _read(
         )
         return compiled
     return wrap_inference(executable, call)
+
+
+def _read_split(
+    key: str, data: Any, start: Callable[[], GraphReport], context: Context
+) -> Compiled:
+    split = _splits().decode_split(data)
+    report = start()
+    report.stored, report.key = "read", key
+    compiled: Compiled = _splits().callable_of_stored(split, report, context)
+    return compiled
 
 
 def _content() -> Any:
@@ -163,7 +195,7 @@ def write(
     """Store the compiled form of a graph that `aot` has compiled: "written", or why it is not."""
     try:
         with collector_paused():
-            content = _encoded(gm, key, report)
+            content = _bound(key, _contents(gm, report))
             _write_captured(gm, examples, key, context)
             store_text(KIND, key, content, context)
     except CacheError as error:
@@ -179,6 +211,8 @@ def _write_captured(gm: fx.GraphModule, examples: list[Any], key: str, context: 
     """Store the captured graph, if it has a backward; NotStored if it would be read as another."""
     if "training" not in gm.meta:
         return
+    if "description" not in gm.meta:
+        raise NotStored("functions-of-the-program")
     captured = _training().encode_captured(gm, examples, key, context)
     store_text(CAPTURED, key, captured, context)
 
@@ -190,32 +224,65 @@ def write_for_entry(
     symbolic sizes, or functions of the program. Its key is of its content: only the stored entry
     that it belongs to leads to it, which has the guards on sizes and functions.
     """
+    try:
+        with collector_paused():
+            contents = _contents(gm, report)
+            _check_operators(report, contents["operators"])
+            own = key_of(key, compact_json(contents))
+            _write_captured(gm, examples, own, context)
+            report.key = own
+            store_text(KIND, own, _bound(own, contents), context)
+            report.for_entry = True
+            _write_backwards(report, context)
+    except CacheError as error:
+        report.stored = str(NotStored("no-directory", str(error)))
+    except NotPlain as error:
+        report.stored = str(NotStored("foreign-result", str(error)))
+    except NotStored as error:
+        report.stored = str(error)
+
+
+def _write_backwards(report: GraphReport, context: Context) -> None:
+    """Store the Programs of backwards that were compiled before their graph had a key."""
+    for at, graph in report.functional.items():
+        if graph.stored_as.startswith("backward"):
+            stores = _FunctionalGraph(report, graph, "backward", context)
+            _write_program(stores, report.programs[at], context)
+
+
+def _check_operators(report: GraphReport, operators: Collection[str]) -> None:
+    """NotStored if a Program calls an operator of the program that is none of these."""
     for program in report.programs:
         for step in program.steps:
             if isinstance(step, Extern) and not step.op.startswith(("aten.", "prims.")):
-                return
-    with contextlib.suppress(CacheError, NotPlain, NotStored):
-        if "training" in gm.meta:
-            return
-        report.key = key_of(key, _encoded(gm, "", report))
-        store_text(KIND, report.key, _encoded(gm, report.key, report), context)
-        report.for_entry = True
+                namespace, name, *_ = step.op.split(".")
+                if f"{namespace}::{name}" not in operators:
+                    raise NotStored("foreign-call", step.op)
 
 
-def _encoded(gm: fx.GraphModule, key: str, report: GraphReport) -> bytes:
-    call = gm.meta.get("call")
-    training = gm.meta.get("training")
+def _bound(key: str, contents: dict[str, Any]) -> bytes:
+    return compact_json({"binding": binding(KIND, key), **contents})
+
+
+def _contents(gm: fx.GraphModule, report: GraphReport) -> dict[str, Any]:
+    """The data of a compiled graph."""
+    operators = _content().operators_of_the_program(gm)
+    if (split := gm.meta.get("split")) is not None:
+        return {"operators": operators, "split": _splits().encode_split(split)}
+    if report.fallback is not None:
+        raise NotStored("eager", report.fallback.reason)
+    if gm.meta.get("draws"):
+        raise NotStored("draws")
+    call, training = gm.meta.get("call"), gm.meta.get("training")
     programs = report.programs if training is None else report.programs[:1]
-    if call is None or report.fallback is not None or len(programs) != 1 or gm.meta.get("draws"):
-        raise NotStored("split")
-    data = {
-        "binding": binding(KIND, key),
+    if call is None or len(programs) != 1:
+        raise NotStored("programs")
+    return {
+        "operators": operators,
         "call": encode_call(call),
         "program": program_json.encode(programs[0]),
         "training": None if training is None else _training().encode_training(training),
-        "operators": _content().operators_of_the_program(gm),
     }
-    return compact_json(data)
 
 
 def compact_json(data: Any) -> bytes:
@@ -339,7 +406,7 @@ def _key_of_backward(key: str, name: str, context: Context) -> str:
 # ---------------------------------------------------------------- keys
 
 
-_OF_THE_GRAPH = frozenset({"symbolic", "foreign-call", "foreign-constant"})
+_OF_THE_GRAPH = frozenset({"symbolic", "data-dependent", "foreign-call", "foreign-constant"})
 """Why a graph has no key while an entry that it belongs to may have one."""
 
 
@@ -349,6 +416,7 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
     """
     _check_asked(context)
     if "key" not in gm.meta:
+        _content().check_static(gm)
         description = describe(gm, examples, context)
         gm.meta.update(key=key_of(*description), description=description)
     return str(gm.meta["key"])
@@ -356,14 +424,12 @@ def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> s
 
 def describe(gm: fx.GraphModule, examples: list[Any], context: Context) -> list[str]:
     """What a captured graph is, as JSON: all around its nodes, then each node."""
-    env = gm.meta.get("size_env")
-    if env is not None:
-        raise NotStored("data-dependent" if env.unbacked_atoms else "symbolic")
     content = _content()
     around = [
         FORMAT,
         context.report.name,
         *surroundings(context),
+        content.sizes_as_json(gm.meta.get("size_env")),
         content.meta_as_json(gm),
         content.inputs_as_json(examples),
     ]
@@ -371,22 +437,36 @@ def describe(gm: fx.GraphModule, examples: list[Any], context: Context) -> list[
     return [write(part) for part in (around, *content.nodes_as_json(gm))]
 
 
-def key_for_entry(reason: str, examples: list[Any], context: Context) -> str:
+def key_for_entry(
+    reason: str, gm: fx.GraphModule, examples: list[Any], context: Context, *, split: bool
+) -> str:
     """What `write_for_entry` makes the key of a graph of, that has none for this reason; "" where
-    no entry may have it either.
+    no entry may have it either. `split`: it is cut into pieces, which are told apart themselves.
     """
-    if reason not in _OF_THE_GRAPH:
+    if reason not in _OF_THE_GRAPH and not (split and reason == "foreign-input"):
         return ""
     try:
         described = [
             FORMAT,
             context.report.name,
             *surroundings(context),
-            _content().inputs_as_json(examples),
+            [] if split else _content().inputs_as_json(examples),
         ]
+        if reason == "symbolic" and not split and has_backward(examples):
+            description = describe(gm, examples, context)
+            # As they are now: the compiler adds guards.
+            sizes = _content().sizes_as_json(gm.meta["size_env"])
+            gm.meta.update(description=description, sizes=sizes)
     except NotStored:
         return ""
     return key_of(json.dumps(described, allow_nan=False, check_circular=False))
+
+
+def has_backward(examples: list[Any]) -> bool:
+    """Whether a graph may have a backward, for these inputs."""
+    return torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in examples
+    )
 
 
 def _check_asked(context: Context) -> None:
@@ -552,9 +632,7 @@ def stored_first(context: Context, backend: Callable[..., Compiled]) -> Callable
             key = key_of_graph(gm, example_inputs, context)
         except NotStored:
             return backend(gm, example_inputs)
-        if torch.is_grad_enabled() and any(
-            isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs
-        ):
+        if has_backward(example_inputs):
             return backend(gm, example_inputs)  # its Programs are stored, one by one
         with _compiling_once(KIND, key, context) as stored:
             found = read(gm, example_inputs, context) if stored else None

@@ -178,7 +178,7 @@ class StoredBackwards(BackwardTable):
         ):
             title = f"{self._context.report.name} graph {self._report.number}"
             run = load(program, self._context.options.runtime, None, title)
-        self._report.programs.append(program)
+        self._report.add_program(program)
         return Backward(run, tuple(sizes), self._tangents - missing)
 
     def gradients(

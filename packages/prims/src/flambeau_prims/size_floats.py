@@ -130,6 +130,16 @@ def float_symbol(env: ExprEnv, hint: float, source: object) -> FloatExpr:
     return _interned(env, "symbol", (bits,), hint)
 
 
+def named_symbol(env: ExprEnv, name: str, hint: int) -> Expr | FloatExpr:
+    """A new symbol of this name, of a size or (`is_float_symbol`) of a float whose bits the hint
+    is, as data holds it; nothing is assumed of its value.
+    """
+    symbol = env.symbol(hint, name, lower=None, name=name)
+    if not is_float_symbol(name):
+        return symbol
+    return _interned(env, "symbol", (symbol,), float_of_bits(hint))
+
+
 def _interned(env: ExprEnv, op: str, args: tuple[Number, ...], hint: float) -> FloatExpr:
     key = (op, *((type(arg), bits_of(arg) if type(arg) is float else arg) for arg in args))
     cached = env.floats.get(key)

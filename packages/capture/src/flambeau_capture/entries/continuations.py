@@ -11,9 +11,8 @@ like any other.
 
 from __future__ import annotations
 
-import functools
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau_capture import record
 from flambeau_capture.bytecode.resume_code import (
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
 
     from flambeau_capture.bytecode.resume_code import FrameCode, Layout
 
+    Changing: TypeAlias = Callable[[Sequence[str]], Mapping[str, frozenset[int]]]
+    """The dynamic dims of a continuation's parameters of these names, by text of the source."""
+
 _NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
 
 
@@ -52,7 +54,7 @@ class Continuations:
         frame_code: FrameCode,
         index: int,
         layout: Layout,
-        changing: Callable[[Sequence[str]], Mapping[str, frozenset[int]]],
+        changing: Changing,
     ) -> Any:
         """The callable that continues at an instruction; `changing(names)`: its dynamic dims."""
         key = (id(frame_code.code), id(frame_code.globals), index, layout)
@@ -81,27 +83,21 @@ class Continuations:
 def frame_functions(
     suspended: list[record.SuspendedFrame],
     continuations: Continuations,
-    unbacked: Collection[str] = (),
-    changed: Mapping[str, frozenset[int]] = _NOTHING,
+    changing: Callable[[int, int], Changing] = lambda frame, at: _unchanging,
 ) -> list[types.FunctionType]:
-    """The function that rebuilds each frame, in their order. `unbacked`: the symbols that the graph
-    before them defines; `changed`: the dims of what was given to it that have changed.
+    """The function that rebuilds each frame, in their order. `changing(frame, at)`: the dynamic
+    dims of what the frame of that number passes on to the instruction of that number that may
+    follow (`Changes`).
     """
-    changes = _Changes(unbacked, changed)
     functions = []
-    for frame in suspended:
+    for number, frame in enumerate(suspended):
         following = tuple(
             Continuation(
                 successor,
                 layout,
-                continuations.at(
-                    frame.frame_code,
-                    successor.index,
-                    layout,
-                    functools.partial(changes.of, frame, layout),
-                ),
+                continuations.at(frame.frame_code, successor.index, layout, changing(number, at)),
             )
-            for successor, layout in frame.following
+            for at, (successor, layout) in enumerate(frame.following)
         )
         if frame.performs:
             made = perform_function(
@@ -114,18 +110,44 @@ def frame_functions(
     return functions
 
 
-class _Changes:
+def _unchanging(names: Sequence[str]) -> Mapping[str, frozenset[int]]:
+    return _NOTHING
+
+
+class Changes:
     """Whether another call of the graph may pass another value: a number of the graph, a size that
-    depends on one, or a number that changes (`changed`, by text of the source).
+    depends on one, or a number that changes.
+
+    `unbacked`: the symbols that the graph before the frames defines; `changed`: the dims of what
+    was given to it that have changed, by text of the source. `found` keeps what was asked for.
     """
 
-    def __init__(self, unbacked: Collection[str], changed: Mapping[str, frozenset[int]]) -> None:
+    def __init__(
+        self,
+        suspended: Sequence[record.SuspendedFrame],
+        unbacked: Collection[str],
+        changed: Mapping[str, frozenset[int]] = _NOTHING,
+    ) -> None:
+        self._suspended = suspended
         self._unbacked = unbacked
         self._changed = changed
+        self.found: dict[tuple[int, int], dict[str, frozenset[int]]] = {}
+        """The dims by the numbers of a frame and of what follows in it."""
 
-    def of(
+    def __call__(self, number: int, at: int) -> Changing:
+        """The dims of what a frame passes on to what follows."""
+        frame = self._suspended[number]
+        _, layout = frame.following[at]
+
+        def changing(names: Sequence[str]) -> Mapping[str, frozenset[int]]:
+            found = self.found[number, at] = self._of(frame, layout, names)
+            return found
+
+        return changing
+
+    def _of(
         self, frame: record.SuspendedFrame, layout: Layout, names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> dict[str, frozenset[int]]:
         """The dynamic dims of a continuation's parameters `names`, and of their contents."""
         if not self._unbacked and not self._changed:
             return {}

@@ -28,7 +28,7 @@ from torch import fx
 
 from flambeau_capture import torch_state
 from flambeau_capture.core import core
-from flambeau_capture.entries.continuations import Continuations, frame_functions
+from flambeau_capture.entries.continuations import Changes, Continuations, frame_functions
 from flambeau_capture.entries.eager_replay import (
     on_error_of,
     unused_that_raise,
@@ -187,8 +187,9 @@ def finish_entry(
         graph = _quiet(backend(parts.graph_module, prepared.examples)) if runs else None
     if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
         graph = leaving_after_errors(graph)
+    changes = Changes(capture.suspended, capture.unbacked.keys(), changed)
     frames = (
-        frame_functions(capture.suspended, continuations, capture.unbacked.keys(), changed)
+        frame_functions(capture.suspended, continuations, changes)
         if continuations is not None
         else []
     )
@@ -223,7 +224,7 @@ def finish_entry(
             on_error=on_error,
             snapshot=aim.snapshot,
             frames=frames,
-            changing=bool(frames) and bool(capture.unbacked or changed),
+            changing=changes.found,
         )
     )
     arguments = len(capture.scope.arguments)

@@ -23,7 +23,8 @@ class EntryParts:
 
     `graph_module` is None where no graph runs. `text` and `constants` are the entry function's; the
     graph itself is called where `text` is "". `snapshot` is what is saved before the graph runs.
-    `frames` rebuild the capture's suspended frames; `changing`: what these pass on may change.
+    `frames` rebuild the capture's suspended frames; `changing`: the dynamic dims of
+    what these pass on, by the numbers of a frame and of what follows in it, and text of the source.
     """
 
     capture: Capture
@@ -36,4 +37,4 @@ class EntryParts:
     on_error: OnError | None
     snapshot: StateSnapshot
     frames: list[types.FunctionType]
-    changing: bool
+    changing: dict[tuple[int, int], dict[str, frozenset[int]]]

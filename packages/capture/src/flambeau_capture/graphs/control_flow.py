@@ -14,13 +14,13 @@ row takes its result from the branch or the step that is its.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import _functorch
 
-from flambeau_capture.graphs.higher_order import CompiledGraph, HigherOrder
+from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.tracer import is_recording
 from flambeau_prims.unsupported import DataDependentControlFlow
@@ -28,15 +28,17 @@ from flambeau_prims.unsupported import DataDependentControlFlow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from flambeau_capture.graphs.higher_order import GraphCompiler, Runnable
+    from flambeau_capture.graphs.higher_order import Runnable
 
 
 class ControlFlow(HigherOrder):
     """Base of the nodes."""
 
-    def with_graphs(self, compile: GraphCompiler) -> ControlFlow:
-        """The same node with compiled graphs."""
-        raise NotImplementedError
+    def with_graphs(self, kind: type, replacement: Callable[[Any], Any]) -> ControlFlow:
+        """The same node with other objects in the place of its graphs, which are of this type."""
+        parts = ((item.name, getattr(self, item.name)) for item in fields(self))  # type: ignore[arg-type]
+        changed = {name: replacement(part) for name, part in parts if isinstance(part, kind)}
+        return replace(self, **changed)  # type: ignore[type-var]
 
 
 def depends_on_data(target: Any) -> bool:
@@ -159,11 +161,6 @@ class Conditional(ControlFlow):
     def graphs(self) -> Mapping[str, Runnable]:
         return {"true": self.true, "false": self.false}
 
-    def with_graphs(self, compile: GraphCompiler) -> Conditional:
-        """The same choice between compiled branches."""
-        yes, no = CompiledGraph.of(self.true, compile), CompiledGraph.of(self.false, compile)
-        return replace(self, true=yes, false=no)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Loop(ControlFlow):
@@ -212,11 +209,6 @@ class Loop(ControlFlow):
     def graphs(self) -> Mapping[str, Runnable]:
         return {"while": self.test, "do": self.body}
 
-    def with_graphs(self, compile: GraphCompiler) -> Loop:
-        """The same loop with compiled test and body."""
-        test, body = CompiledGraph.of(self.test, compile), CompiledGraph.of(self.body, compile)
-        return replace(self, test=test, body=body)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scan(ControlFlow):
@@ -263,7 +255,3 @@ class Scan(ControlFlow):
 
     def graphs(self) -> Mapping[str, Runnable]:
         return {"combine": self.body}
-
-    def with_graphs(self, compile: GraphCompiler) -> Scan:
-        """The same scan with a compiled body."""
-        return replace(self, body=CompiledGraph.of(self.body, compile))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch import fx
 
     Runnable: TypeAlias = "fx.GraphModule | CompiledGraph"
-    GraphCompiler: TypeAlias = Callable[[fx.GraphModule], Callable[..., tuple[Any, ...]]]
 
 
 class HigherOrder:
@@ -59,12 +58,6 @@ class CompiledGraph:
 
     graph: fx.Graph
     forward: Callable[..., tuple[Any, ...]]
-
-    @classmethod
-    def of(cls, module: Runnable, compile: GraphCompiler) -> CompiledGraph:
-        """`module` as `compile` compiles it."""
-        assert not isinstance(module, CompiledGraph)
-        return cls(module.graph, compile(module))
 
 
 # ---------------------------------------------------------------- torch.autograd.Function

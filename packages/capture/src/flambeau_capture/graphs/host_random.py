@@ -94,16 +94,16 @@ UNIT_DRAWS = frozenset({"random", "random_sample", "rand"})
 class KnownState:
     """The state of a generator that the frame has seeded: a copy draws during the capture."""
 
-    __slots__ = ("_generator", "_state")
+    __slots__ = ("_state", "generator")
 
     def __init__(self, generator: Any) -> None:
-        self._generator = generator
+        self.generator = generator
         self._state: Any = None
 
     def draw(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the program's generator gives."""
         self._state = None
-        return getattr(self._generator, method)(*args, **kwargs)
+        return getattr(self.generator, method)(*args, **kwargs)
 
     def shuffle(self, items: list[Any]) -> None:
         """Put the items of a list into the order in which the program's generator puts them."""
@@ -111,12 +111,12 @@ class KnownState:
 
     def copy(self) -> Any:
         """A generator in that state: what the frame has made."""
-        return copy.deepcopy(self._generator)
+        return copy.deepcopy(self.generator)
 
     def give(self, generator: Any) -> None:
         """Put the program's generator into the state that it then is in."""
         if self._state is None:
-            self._state = state_of_generator(self._generator)
+            self._state = state_of_generator(self.generator)
         restore_generator(generator, self._state)
 
 

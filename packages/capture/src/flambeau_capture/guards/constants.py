@@ -6,6 +6,7 @@ on symbolic sizes as the postfix code that the C core runs.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 
 from flambeau_capture import sources
 from flambeau_capture.sources import HEAP_TYPE, Scope, Source
-from flambeau_prims.size_floats import Condition
+from flambeau_prims.size_floats import Condition, FloatExpr
 from flambeau_prims.sizes import Expr, SizeEnv, ordered_terms
 
 _CONSTANT_TYPES: tuple[type, ...] = (
@@ -98,6 +99,28 @@ def type_name(cls: type) -> str:
         if cls.__module__ in ("builtins", "torch", "__main__", "torch.nn.parameter")
         else f"{cls.__module__}.{cls.__qualname__}"
     )
+
+
+# ---------------------------------------------------------------- numbers
+
+
+class ComputedNumber:
+    """A symbolic float as a function of the values of its symbols, in the order of `names`."""
+
+    __slots__ = ("__name__", "_function", "expr", "names")
+
+    def __init__(self, expr: FloatExpr) -> None:
+        self.expr = expr
+        self.names = tuple(sorted(expr.symbols()))
+        self.__name__ = str(expr)
+        self._function = eval(f"lambda {', '.join(self.names)}: {expr}", dict(_ARITHMETIC))
+
+    def __call__(self, *values: float) -> float:
+        return self._function(*values)  # type: ignore[no-any-return]
+
+
+_ARITHMETIC = {"math": math, "min": min, "max": max, "float": float, "abs": abs}
+"""What the text of a symbolic float names."""
 
 
 # ---------------------------------------------------------------- relations

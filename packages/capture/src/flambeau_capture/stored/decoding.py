@@ -9,6 +9,7 @@ modules, and runs no code of the program.
 from __future__ import annotations
 
 import importlib
+import keyword
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,15 +19,20 @@ import torch
 from flambeau_capture import sources
 from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.core import core
-from flambeau_capture.guards.constants import EXTENT, Relation
+from flambeau_capture.guards.constants import EXTENT, ComputedNumber, Relation
 from flambeau_capture.guards.kinds import KINDS, Held, TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
-from flambeau_capture.record import Guard
+from flambeau_capture.record import Guard, Opaque
 from flambeau_capture.sources import ABSENT, Source, SourceLost
-from flambeau_capture.stored.descriptions import Descriptions, module_named
+from flambeau_capture.stored.descriptions import (
+    Descriptions,
+    globals_held_by,
+    module_named,
+)
 from flambeau_capture.stored.encoding import find_by_name, wrapped_functions
+from flambeau_capture.stored.generator_states import decode_known_state
 from flambeau_capture.stored.reasons import Stale
-from flambeau_prims.size_floats import Condition
+from flambeau_prims.size_floats import Condition, float_of, named_symbol
 from flambeau_prims.size_text import read_size
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
@@ -59,9 +65,8 @@ class Decoder:
         self._spec_table = data["specs"]
         self._places = data["places"]
         env = SizeEnv()
-        self.symbols = {
-            name: env.symbol(hint, name, lower=None, name=name)
-            for name, hint in data["symbols"].items()
+        self.symbols: dict[str, Any] = {
+            _name(name): named_symbol(env, name, hint) for name, hint in data["symbols"].items()
         }
         self._scope = scope
         self._state = state
@@ -190,9 +195,20 @@ class Decoder:
         except SourceLost as error:
             raise Stale(str(error)) from None
 
+    def own_globals(self) -> dict[str, Any]:
+        """The globals of the function that is called."""
+        return self._scope.function.__globals__
+
     def usual_state(self) -> UsualState:
         """This thread's state: the key says that it is the stored one."""
         return self._state
+
+
+def _name(name: str) -> str:
+    """The name of a symbol, which stands in generated code."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise Stale(name)
+    return name
 
 
 def _module(name: str) -> Any:
@@ -204,8 +220,15 @@ def _module(name: str) -> Any:
     return found
 
 
-def _globals(decoder: Decoder, name: str) -> dict[str, Any]:
-    return vars(_module(name))
+def _globals(decoder: Decoder, name: str | None) -> dict[str, Any]:
+    return decoder.own_globals() if name is None else vars(_module(name))
+
+
+def _held_globals(decoder: Decoder, name: str) -> dict[str, Any]:
+    held = globals_held_by(_module(name))
+    if held is None:
+        raise Stale(f"{name} holds no module")
+    return held
 
 
 def _named(decoder: Decoder, name: str) -> Any:
@@ -253,6 +276,7 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "held": lambda decoder, data: Held(decoder.value(data)),
     "weak": lambda decoder, at: weakref.ref(decoder.object(at)),
     "globals": _globals,
+    "held_globals": _held_globals,
     "spec": Decoder.spec,
     "state": lambda decoder, _: decoder.usual_state(),
     "tensor": _tensor,
@@ -261,4 +285,9 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "extent": lambda decoder, _: EXTENT,
     "condition": lambda decoder, parts: Condition(parts[0], *map(decoder.value, parts[1:])),
     "relation": _relation,
+    "computed": lambda decoder, data: ComputedNumber(decoder.value(data)),
+    "float_symbol": lambda decoder, name: decoder.symbols[name],
+    "float_of": lambda decoder, parts: float_of(parts[0], *map(decoder.value, parts[1:])),
+    "known_state": lambda decoder, data: decode_known_state(data),
+    "opaque": lambda decoder, at: Opaque(decoder.object(at)),
 }

@@ -14,6 +14,7 @@ No code of the program runs.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import enum
 import functools
 import hashlib
@@ -25,6 +26,7 @@ import typing
 from typing import Any
 
 import torch
+from torch.backends import PropModule
 
 from flambeau_capture.bytecode.resume_code import ResumedFrom
 from flambeau_capture.guards.constants import is_constant
@@ -115,6 +117,12 @@ class Descriptions:
         if isinstance(value, C_MEMBERS):
             return f"member {type_text(value.__objclass__)} {value.__name__}"
         kind = type(value)
+        if kind.__name__ == "cython_function_or_method":
+            return f"function of Cython {value.__module__} {value.__qualname__}"
+        if kind is contextvars.ContextVar:
+            return f"context variable {value.name}"  # guards compare what it holds
+        if value is contextvars.Token.MISSING:
+            return "no token"
         if kind is property:
             parts = (value.fget, value.fset, value.fdel)
             return f"property {' '.join(map(self._part, parts))}"
@@ -280,6 +288,18 @@ def is_module_globals(mapping: dict[Any, Any]) -> str:
     name = mapping.get("__name__")
     module = module_named(name) if isinstance(name, str) else ABSENT
     return str(name) if module is not ABSENT and vars(module) is mapping else ""
+
+
+def is_held_globals(mapping: dict[Any, Any]) -> str:
+    """The name of the module that one of torch's holds and stands for, if a dict is its globals."""
+    name = mapping.get("__name__")
+    module = module_named(name) if isinstance(name, str) else ABSENT
+    return str(name) if globals_held_by(module) is mapping else ""
+
+
+def globals_held_by(module: Any) -> dict[str, Any] | None:
+    """The globals of the module that one of torch's holds (`torch.backends`), or None."""
+    return vars(vars(module)["m"]) if isinstance(module, PropModule) else None
 
 
 def module_named(name: str) -> Any:

@@ -28,15 +28,19 @@ from torch.backends import PropModule
 
 from flambeau_capture import sources
 from flambeau_capture.bytecode.resume_code import resumed_from
-from flambeau_capture.guards.constants import EXTENT, Relation
+from flambeau_capture.graphs.host_random import KnownState
+from flambeau_capture.guards.constants import EXTENT, ComputedNumber, Relation
 from flambeau_capture.guards.kinds import Held, TensorPayload
+from flambeau_capture.record import Opaque
 from flambeau_capture.sources import ABSENT, Absent, Source
 from flambeau_capture.stored.descriptions import (
     C_MEMBERS,
     Descriptions,
+    is_held_globals,
     is_module_globals,
     module_named,
 )
+from flambeau_capture.stored.generator_states import encode_known_state
 from flambeau_capture.stored.reasons import NotStorable
 from flambeau_capture.torch_state import UsualState
 from flambeau_prims.size_floats import Condition, FloatExpr
@@ -103,6 +107,10 @@ class Encoder:
         if write is None:
             write = _write_source if isinstance(value, Source) else _write_object
         return write(self, value)
+
+    def has_globals(self, mapping: dict[Any, Any]) -> bool:
+        """Whether a dict is the globals of the entry's function, which then is no module's."""
+        return mapping is self._function.__globals__ and not is_module_globals(mapping)
 
     def spec(self, spec: Spec) -> int:
         """The number of a Spec, which is interned."""
@@ -321,10 +329,13 @@ def _int(encoder: Encoder, value: int) -> Json:
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any]) -> Json:
-    module = is_module_globals(value)
-    if not module:
-        raise NotStorable("dict", str(value.get("__name__", "")))
-    return {"globals": module}
+    if encoder.has_globals(value):
+        return {"globals": None}
+    if module := is_module_globals(value):
+        return {"globals": module}
+    if module := is_held_globals(value):
+        return {"held_globals": module}
+    raise NotStorable("dict", str(value.get("__name__", "")))
 
 
 def _size(encoder: Encoder, size: Expr) -> Json:
@@ -337,7 +348,11 @@ def _size(encoder: Encoder, size: Expr) -> Json:
 
 
 def _symbolic_float(encoder: Encoder, value: FloatExpr) -> Json:
-    raise NotStorable("symbolic-float")
+    """A float that the program is given, or an operation and its operands."""
+    if value.symbol is not None:
+        encoder.symbols[value.symbol] = value.env.symbols[value.symbol].hint
+        return {"float_symbol": value.symbol}
+    return {"float_of": [value.op, *map(encoder.value, value.args)]}
 
 
 def _relation(encoder: Encoder, value: Relation) -> Json:
@@ -384,6 +399,9 @@ _WRITERS: dict[type, Callable[[Encoder, Any], Json]] = {
         "condition": [value.op, *(encoder.value(argument) for argument in value.args)]
     },
     Relation: _relation,
+    ComputedNumber: lambda encoder, value: {"computed": encoder.value(value.expr)},
+    KnownState: lambda _, value: {"known_state": encode_known_state(value)},
+    Opaque: lambda encoder, value: {"opaque": encoder.object(value.kind)},
     UsualState: lambda *_: {"state": 0},
     TensorPayload: _tensor,
 }

@@ -31,7 +31,7 @@ from flambeau_capture.guards import program
 from flambeau_capture.record import Assumption, Break
 from flambeau_capture.stored.decoding import Decoder
 from flambeau_capture.stored.encoding import Encoder
-from flambeau_capture.stored.frames import decode_frames, encode_frames
+from flambeau_capture.stored.frames import decode_changing, decode_frames, encode_frames
 from flambeau_capture.stored.reasons import NotStorable, Stale
 from flambeau_prims.lazy_exports import import_apart
 
@@ -105,7 +105,7 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
             for each in capture.constants
         ],
     }  # fmt: skip
-    data["frames"] = encode_frames(encoder, function, capture.suspended)
+    data["frames"] = encode_frames(encoder, function, capture.suspended, parts.changing)
     return {**encoder.tables(info.guards), **data}
 
 
@@ -115,9 +115,7 @@ def check_kind(parts: EntryParts) -> None:
     if capture.of_the_process:
         raise NotStorable("of-the-process", capture.of_the_process)
     for refused, reason in (
-        (capture.unbacked, "unbacked"),
         (capture.eager, "eager"),
-        (parts.changing, "break"),
         (
             parts.snapshot.generators not in ((), (torch.default_generator,)),
             "saved-state",
@@ -211,7 +209,8 @@ def _decoded(
     if graph is None and data["graph"] is not None:
         return None
     if suspended:
-        constants |= zip(data["frame_names"], context.functions(suspended), strict=True)
+        functions = context.functions(suspended, decode_changing(data["frames"]))
+        constants |= zip(data["frame_names"], functions, strict=True)
     broken = None if data["broken"] is None else Break(*data["broken"])
     text = data["text"]
     target: Any = graph

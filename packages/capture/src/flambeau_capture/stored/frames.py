@@ -16,8 +16,9 @@ from flambeau_capture.stored.reasons import NotStorable
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from flambeau_capture.entries.continuations import Changing
     from flambeau_capture.events import EntryInfo
     from flambeau_capture.record import Assumption
     from flambeau_capture.stored.decoding import Decoder
@@ -29,8 +30,10 @@ Json = Any
 class EntryContext(Protocol):
     """What a compiled callable makes for its entries."""
 
-    def functions(self, suspended: list[SuspendedFrame]) -> list[types.FunctionType]:
-        """The function that rebuilds each frame."""
+    def functions(
+        self, suspended: list[SuspendedFrame], changing: Callable[[int, int], Changing]
+    ) -> list[types.FunctionType]:
+        """The function that rebuilds each frame (`entries.continuations.frame_functions`)."""
 
     def handler(self) -> Any:
         """The handler of the frames that are reached below a break."""
@@ -46,14 +49,28 @@ class EntryContext(Protocol):
 
 
 def encode_frames(
-    encoder: Encoder, function: types.FunctionType, suspended: Sequence[SuspendedFrame]
+    encoder: Encoder,
+    function: types.FunctionType,
+    suspended: Sequence[SuspendedFrame],
+    changing: Mapping[tuple[int, int], Mapping[str, frozenset[int]]],
 ) -> list[Json]:
-    """The frames of an entry of `function`."""
-    return [_encode_frame(encoder, function, frame) for frame in suspended]
+    """The frames of an entry of `function`, and the dynamic dims of what they pass on."""
+    return [
+        _encode_frame(
+            encoder,
+            function,
+            frame,
+            [changing.get((number, at), {}) for at in range(len(frame.following))],
+        )
+        for number, frame in enumerate(suspended)
+    ]
 
 
 def _encode_frame(
-    encoder: Encoder, function: types.FunctionType, frame: SuspendedFrame
+    encoder: Encoder,
+    function: types.FunctionType,
+    frame: SuspendedFrame,
+    changing: list[Mapping[str, frozenset[int]]],
 ) -> dict[str, Json]:
     frame_code = frame.frame_code
     return {
@@ -68,6 +85,7 @@ def _encode_frame(
             [[to.index, _stack(to.stack), to.jumps, to.pops], _layout(layout)]
             for to, layout in frame.following
         ],
+        "changing": [{source: sorted(dims) for source, dims in each.items()} for each in changing],
     }
 
 
@@ -96,6 +114,18 @@ def decode_frames(
 ) -> list[SuspendedFrame]:
     """The frames that `encode_frames` wrote, over this process's code; Stale where it differs."""
     return [_decode_frame(decoder, function, item) for item in data]
+
+
+def decode_changing(data: Sequence[Json]) -> Callable[[int, int], Changing]:
+    """The dynamic dims that `encode_frames` wrote."""
+    dims = [
+        [
+            {str(source): frozenset(map(int, dims)) for source, dims in each.items()}
+            for each in item["changing"]
+        ]
+        for item in data
+    ]
+    return lambda number, at: lambda names: dims[number][at]
 
 
 def _decode_frame(

@@ -154,10 +154,20 @@ def is_c_iterator(kind: type) -> bool:
     )
 
 
+def iter_values(mapping: dict[Any, Any]) -> Any:
+    """An iterator over the values of a dict. (Entries that are stored find it by its name.)"""
+    return iter(dict.values(mapping))
+
+
+def iter_items(mapping: dict[Any, Any]) -> Any:
+    """An iterator over the items of a dict."""
+    return iter(dict.items(mapping))
+
+
 _OF_DICTS: dict[type, Any] = {
     type(iter({})): iter,
-    type(iter({}.values())): lambda mapping: iter(dict.values(mapping)),
-    type(iter({}.items())): lambda mapping: iter(dict.items(mapping)),
+    type(iter({}.values())): iter_values,
+    type(iter({}.items())): iter_items,
     type(iter(set())): iter,
 }
 """Type of iterator -> how one of a dict or a set is made."""

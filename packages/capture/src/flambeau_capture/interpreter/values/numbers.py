@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import math
 import re
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.guards.constants import ComputedNumber
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, readable
 from flambeau_capture.record import CallSideEffect, Const
 from flambeau_capture.sources import CallOf, Source
@@ -46,7 +46,7 @@ from flambeau_prims.spec import Spec
 from flambeau_prims.unsupported import DataDependent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from flambeau_capture.interpreter.protocols import Args, CallTape, Kwargs, Recorder
     from flambeau_capture.record import DynamicDims, SideEffect
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 
 _INT32 = 2**31
-_NAMES = {"math": math, "min": min, "max": max, "float": float, "abs": abs}
 
 
 def is_symbolic(value: int | float, dynamic: DynamicDims, source: Source, argument: bool) -> bool:
@@ -75,10 +74,9 @@ def lower_bound(value: int) -> int | None:
 
 def computed_source(expr: FloatExpr) -> CallOf:
     """The source of a symbolic float: its expression, evaluated on the sources of its symbols."""
-    names = sorted(expr.symbols())
+    function = ComputedNumber(expr)
     symbols = expr.env.symbols
-    function = _compiled(str(expr), names)
-    return CallOf(function, tuple(symbols[name].source for name in names))  # type: ignore[misc]
+    return CallOf(function, tuple(symbols[name].source for name in function.names))  # type: ignore[misc]
 
 
 _ARITHMETIC = {
@@ -97,12 +95,6 @@ def arithmetic(method: str, left: Any, right: Any) -> Any:
     if op == "**" and isinstance(number_hint(a) ** number_hint(b), complex):
         return as_float(a) ** as_float(b)
     return to_symbolic(float_of(op, a, b))
-
-
-def _compiled(text: str, names: list[str]) -> Callable[..., Any]:
-    function = eval(f"lambda {', '.join(names)}: {text}", dict(_NAMES))
-    function.__name__ = text
-    return function  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- symbolic
