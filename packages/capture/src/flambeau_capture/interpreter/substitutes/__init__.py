@@ -23,6 +23,7 @@ from flambeau_capture.interpreter.substitutes import (
     modules,
     numbers,
     output,
+    packed_sequences,
     random,
     references,
     tensors,
@@ -40,6 +41,6 @@ __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
     "compiler_functions", "control_flow", "copying", "dispatch", "dynamo_substitute", "evaluation",
     "fused_optimizers", "higher_order", "introspection", "iterables", "modules", "numbers",
-    "output", "random", "references", "tensors", "threads", "torch_state", "transforms",
-    "triton_kernels", "user_overrides",
+    "output", "packed_sequences", "random", "references", "tensors", "threads", "torch_state",
+    "transforms", "triton_kernels", "user_overrides",
 ]  # fmt: skip

@@ -337,6 +337,16 @@ class Tape(Inputs):
         flags: Any = {"mutates": mutates, "untraced": True, "can_raise": can_raise}
         self.record(target, recorded, named, result, pure=False, **flags)
 
+    def call_left_to_torch(
+        self, target: Callable[..., Any], like: Callable[..., Any], args: Args, *, is_random: bool
+    ) -> Any:
+        """Record a call that no tracer sees into; `like` makes tensors such as its results."""
+        self._refuse_untraced(target)
+        result = self._call(target, like, args, {})
+        call = next(call for call in reversed(self.calls) if call.target is target)
+        call.untraced, call.random, call.can_raise = True, is_random, True
+        return result
+
     def _refuse_untraced(self, target: Any) -> None:
         if self.subgraphs:
             name = target if isinstance(target, str) else getattr(target, "__name__", "a function")
