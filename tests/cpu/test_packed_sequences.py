@@ -88,9 +88,7 @@ def test_networks(name: str, fullgraph: bool) -> None:
         for result in (want, found):
             (result[0].square().sum() + sum(leaf.sum() for leaf in leaves(result[2]))).backward()
         torch.testing.assert_close(y.grad, x.grad)
-        for (key, ours), theirs in zip(
-            twin.named_parameters(), module.parameters(), strict=True
-        ):
+        for (key, ours), theirs in zip(twin.named_parameters(), module.parameters(), strict=True):
             torch.testing.assert_close(ours.grad, theirs.grad, msg=key)
     events = [event for _, event in report_of(compiled).arrivals]
     assert "capture" in [event.kind for event in events]

@@ -73,7 +73,8 @@ def _are_unknown(tensors: tuple[Any, ...]) -> bool:
 
 
 _PREDICATES: dict[Any, Callable[[CallTape, tuple[Any, ...], dict[str, Any]], Any]] = {
-    torch.equal: _equal, torch.Tensor.equal: _equal, torch.allclose: _allclose,
+    torch.equal: _equal, torch.Tensor.equal: _equal, torch.ops.aten.equal.default: _equal,
+    torch.allclose: _allclose,
     torch.Tensor.allclose: _allclose, torch.is_nonzero: _is_nonzero,
     torch.Tensor.is_nonzero: _is_nonzero,
 }  # fmt: skip

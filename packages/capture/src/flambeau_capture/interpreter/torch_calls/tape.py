@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import types
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +30,7 @@ from flambeau_capture.interpreter.torch_calls.data_dependent_predicates import (
     learn_range,
 )
 from flambeau_capture.interpreter.torch_calls.inputs import Inputs
+from flambeau_capture.interpreter.torch_calls.operators_inside import OperatorsInside
 from flambeau_capture.interpreter.torch_calls.torch_functions import as_eager
 from flambeau_capture.interpreter.values.numbers import (
     call_on_tensors,
@@ -394,6 +396,10 @@ class Tape(Inputs):
         except RuntimeError as error:
             refused = error_texts.SYMBOLIC_SIZES_REFUSED.matches(error)
             if not refused and not (isinstance(error, DataDependent) and self.tracer.taken):
+                # A function in Python is followed instead; an operator has nothing inside.
+                in_c = isinstance(target, str) or type(function) is types.BuiltinFunctionType
+                if isinstance(error, DataDependent) and in_c:
+                    return self._call_inside(error, target, function, args, kwargs)
                 raise
             args, kwargs = with_numbers(self, args, kwargs, self.tracer.taken)
             if refused:
@@ -439,6 +445,21 @@ class Tape(Inputs):
         )
         if defined or (self.env is not None and self.env.assumed):
             self.unbacked.bind_unbacked(defined, new)  # type: ignore[arg-type]
+        return result
+
+    def _call_inside(
+        self, error: DataDependent, target: Any, function: Any, args: Args, kwargs: Kwargs
+    ) -> Any:
+        """Record the operators of a call instead of it; the error, if these do not help."""
+        calls, mark = len(self.calls), self.values_made()
+        try:
+            with OperatorsInside(self):
+                result = self._run(target, function, args, kwargs)
+        except DataDependent:
+            del self.calls[calls:]
+            raise error from None
+        for fake, value in self.made_since(mark).values():
+            value.requires_grad = fake.requires_grad  # which autograd decides above the operators
         return result
 
     def _mutated(self, written: list[torch.Tensor], operands: Any) -> tuple[GraphValue, ...]:
