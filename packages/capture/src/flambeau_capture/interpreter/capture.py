@@ -27,6 +27,7 @@ from flambeau_capture.interpreter.machine import Frame, Machine, Operations
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStrategy
 from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.items import WrittenDicts
 from flambeau_capture.interpreter.substitutes import user_overrides
 from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
 from flambeau_capture.interpreter.values.deferred_strings import ShownTensors, error_text
@@ -97,7 +98,7 @@ class Attempt:
     answers: Answers = field(default_factory=Answers)
     stop_step: int = 0
 
-    def with_strategy(self, **changes: bool) -> Retry:
+    def with_strategy(self, **changes: Any) -> Retry:
         """Start over with another strategy, without answers: it may ask other questions."""
         return Retry(replace(self, strategy=replace(self.strategy, **changes), answers=Answers()))
 
@@ -251,6 +252,10 @@ def _retry(
     if question is not None:
         machine.speculation.observe(*question)
         return Retry(attempt)
+    known = attempt.strategy.whole_dicts
+    written = frozenset(map(id, machine.state_of(WrittenDicts).found))
+    if not written <= known:
+        return attempt.with_strategy(whole_dicts=known | written)
     if not attempt.options.fullgraph:
         if machine.state_of(Locks).sources:
             return attempt.with_strategy(takes_locks=False)

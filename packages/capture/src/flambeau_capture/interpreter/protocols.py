@@ -188,12 +188,14 @@ class Libraries(Protocol):
 class CaptureStrategy:
     """`compiling`: what `is_compiling()` answers. `takes_locks`: the entry takes the locks that the
     frame takes; else that is a graph break. `shows_history`: text of tensors that have a gradient
-    function may be made, which cannot leave the frame; else that is a graph break.
+    function may be made, which cannot leave the frame; else that is a graph break. `whole_dicts`:
+    ids of dicts of torch's that the frame writes to; the others are read entry by entry.
     """
 
     compiling: bool = True
     takes_locks: bool = True
     shows_history: bool = True
+    whole_dicts: frozenset[int] = frozenset()
 
 
 DEFAULT_STRATEGY = CaptureStrategy()

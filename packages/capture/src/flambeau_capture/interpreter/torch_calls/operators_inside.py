@@ -14,13 +14,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.torch_calls.tape import Tape
+    from flambeau_capture.interpreter.protocols import CallTape
 
 
 class OperatorsInside(TorchDispatchMode):
     """Records each operator on the tape."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: CallTape) -> None:
         super().__init__()
         self._tape = tape
 
