@@ -29,6 +29,7 @@ from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStra
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import WrittenDicts
 from flambeau_capture.interpreter.substitutes import user_overrides
+from flambeau_capture.interpreter.substitutes.lazy_modules import NeedsInitialization
 from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
 from flambeau_capture.interpreter.values.deferred_strings import ShownTensors, error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
@@ -201,6 +202,7 @@ def interpret(attempt: Attempt) -> Outcome:
 
 def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
     question: tuple[str, Sequence[GraphValue]] | None = None
+    unmade: NeedsInitialization | None = None
     try:
         with machine.tape.tracer:
             try:
@@ -216,9 +218,14 @@ def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
         cause = _cause(machine, error)
         if isinstance(error, NeedsObservation):
             question = error.asked_at, error.wanted
+        if isinstance(error, NeedsInitialization):
+            unmade = error
     finally:
         machine.switches.restore(machine.tape.autocast_nesting)
         leave_context(machine)
+    if not attempt.stop_step and unmade is not None:
+        unmade.initialize()
+        return Retry(replace(attempt, answers=Answers()))
     if not attempt.stop_step and (retry := _retry(attempt, machine, cause, question)) is not None:
         return retry
     frames = machine.breaks.frames

@@ -20,6 +20,7 @@ from flambeau_capture.interpreter.substitutes import (
     higher_order,
     introspection,
     iterables,
+    lazy_modules,
     modules,
     numbers,
     output,
@@ -40,7 +41,7 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
     "compiler_functions", "control_flow", "copying", "dispatch", "dynamo_substitute", "evaluation",
-    "fused_optimizers", "higher_order", "introspection", "iterables", "modules", "numbers",
-    "output", "packed_sequences", "random", "references", "tensors", "threads", "torch_state",
-    "transforms", "triton_kernels", "user_overrides",
+    "fused_optimizers", "higher_order", "introspection", "iterables", "lazy_modules", "modules",
+    "numbers", "output", "packed_sequences", "random", "references", "tensors", "threads",
+    "torch_state", "transforms", "triton_kernels", "user_overrides",
 ]  # fmt: skip

@@ -19,7 +19,6 @@ import torch.autograd.graph
 import torch.autograd.profiler
 import torch.cuda.nvtx
 import torch.profiler
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils._device import DeviceContext
@@ -125,11 +124,6 @@ def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
     raise GraphBreak(
         "parameter-made", f"the parameters of a {type(args[0]).__qualname__} are converted"
     )
-
-
-@substitute_for(LazyModuleMixin._infer_parameters)
-def _infer_parameters(machine: Machine, args: Any, kwargs: Any) -> Any:
-    raise GraphBreak("parameter-made", f"a {type(args[0]).__qualname__} meets its first input")
 
 
 def _mark(function: Any) -> Substitute:
