@@ -85,7 +85,7 @@ def test_cached(function: Any, outside: bool, fullgraph: bool) -> None:
     def cached(call: Any) -> Any:
         def within(m: nn.Module, x: torch.Tensor) -> Any:
             with parametrize.cached():
-                m.weight  # noqa: B018
+                m.weight
                 return call(m, x)
 
         return within if outside else call
