@@ -30,7 +30,7 @@ from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import WrittenDicts
 from flambeau_capture.interpreter.substitutes import user_overrides
 from flambeau_capture.interpreter.substitutes.lazy_modules import NeedsInitialization
-from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
+from flambeau_capture.interpreter.torch_calls.contexts import Blocks, leave_inference_modes
 from flambeau_capture.interpreter.values.deferred_strings import ShownTensors, error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
 from flambeau_capture.interpreter.values.numbers import leave_context
@@ -266,6 +266,8 @@ def _retry(
     if not attempt.options.fullgraph:
         if machine.state_of(Locks).sources:
             return attempt.with_strategy(takes_locks=False)
+        if machine.state_of(Blocks).entered:
+            return attempt.with_strategy(enters_blocks=False)
         if machine.state_of(ShownTensors).history:
             return attempt.with_strategy(shows_history=False)
     return None

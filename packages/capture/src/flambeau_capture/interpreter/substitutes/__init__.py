@@ -16,6 +16,7 @@ from flambeau_capture.interpreter.substitutes import (
     copying,
     dispatch,
     evaluation,
+    forward_mode,
     fused_optimizers,
     higher_order,
     introspection,
@@ -41,7 +42,7 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
     "compiler_functions", "control_flow", "copying", "dispatch", "dynamo_substitute", "evaluation",
-    "fused_optimizers", "higher_order", "introspection", "iterables", "lazy_modules", "modules",
-    "numbers", "output", "packed_sequences", "random", "references", "tensors", "threads",
-    "torch_state", "transforms", "triton_kernels", "user_overrides",
+    "forward_mode", "fused_optimizers", "higher_order", "introspection", "iterables",
+    "lazy_modules", "modules", "numbers", "output", "packed_sequences", "random", "references",
+    "tensors", "threads", "torch_state", "transforms", "triton_kernels", "user_overrides",
 ]  # fmt: skip

@@ -36,6 +36,7 @@ from flambeau_capture.graphs.graph_module import build_subgraph
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.interpreter.substitutes.batch_rules import FunctionsCalled
+from flambeau_capture.interpreter.torch_calls.contexts import forward_levels
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.fake import is_outside_history, make_fake
 from flambeau_prims.spec import Spec
@@ -188,7 +189,8 @@ class _Application:
         backwards = {}
         if self.differentiated and backward is not None:
             backwards = self._backwards(backward, forward)
-        pushes = self.jvp is not Function.jvp and not _FORWARD.isdisjoint(self.machine.transforms)
+        is_forward = forward_levels(self.machine) or _FORWARD & set(self.machine.transforms)
+        pushes = is_forward and self.jvp is not Function.jvp
         jvps = self._jvps(forward) if pushes else {}
         derivatives = [*backwards.values(), *jvps.values()]
         arguments = [self.tape.value_of(tensor) for tensor in self.tensors]

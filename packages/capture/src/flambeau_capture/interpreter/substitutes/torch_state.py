@@ -14,7 +14,6 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.autograd.forward_ad
 import torch.autograd.graph
 import torch.autograd.profiler
 import torch.cuda.nvtx
@@ -64,7 +63,6 @@ _SETTERS = (
             "allow_mutation_on_saved_tensors",
         ),
     ),
-    (torch.autograd.forward_ad, ("enter_dual_level", "exit_dual_level", "dual_level")),
     (torch.autograd.profiler, ("profile", "emit_nvtx", "emit_itt")),
     (torch.profiler, ("profile",)),
 )
