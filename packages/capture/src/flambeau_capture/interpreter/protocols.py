@@ -154,6 +154,9 @@ class CallTape(Protocol):
         **flags: Any,
     ) -> None: ...
     def call_state(self, target: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any: ...
+    def record_setting(
+        self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
+    ) -> None: ...
     def call_untraced(
         self,
         target: Callable[..., Any] | str,

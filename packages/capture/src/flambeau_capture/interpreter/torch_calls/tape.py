@@ -201,11 +201,16 @@ class Tape(Inputs):
         made = itertools.islice(self._values.items(), mark, None)
         return {key: entry for key, entry in made if key not in self._input_of_fake}
 
-    def mark_inside(self, mark: int, what: str) -> None:
-        """Hide the values made since a mark: they exist inside a node's subgraph only."""
-        for key, (fake, _) in self.made_since(mark).items():
-            del self._values[key]
-            self.subgraph_inputs[key] = (fake, what)
+    def mark_inside(
+        self, mark: int, what: str, results: frozenset[GraphValue] = frozenset()
+    ) -> None:
+        """Hide the values made since a mark, which exist inside a node's subgraph only; `results`
+        are also the node's.
+        """
+        for key, (fake, value) in self.made_since(mark).items():
+            if value not in results:
+                del self._values[key]
+                self.subgraph_inputs[key] = (fake, what)
 
     def fakes_of(self, values: Iterable[Any]) -> list[Any]:
         """Graph values and sizes as the arguments of a call."""
