@@ -1,4 +1,4 @@
-"""Checkpoints of functions that write to buffers: one graph, which writes as often as eager does."""
+"""Checkpoints of functions that write to buffers: one graph, which writes as often as eager."""
 
 from __future__ import annotations
 
