@@ -187,9 +187,9 @@ _reason(
 _reason(
     "autograd-function",
     "torch.autograd.Function.apply was called in a way that a graph cannot hold",
-    "forward and backward are captured as two graphs when they are called: the backward "
-    "may only compute gradients of tensors",
-    "keep side effects out of backward, pass plain arguments, or use "
+    "each method is captured as a graph: backward, jvp and vmap may only compute tensors, of "
+    "what the forward takes, reads and returns",
+    "keep side effects out of these methods, pass plain arguments, or use "
     "torch.library.custom_op with register_autograd",
 )
 _reason(

@@ -327,6 +327,24 @@ class Doubled(torch.autograd.Function):
         return gradient * factor * 2, None
 
 
+class Ruled(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ ctx.saved_tensors[1] + ctx.saved_tensors[0] @ w) * 3
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor, w: torch.Tensor) -> Any:
+        return x @ w * 5, in_dims[0]
+
+
 HOLDERS: dict[str, Callable[..., Any]] = {
     "vmap": lambda x, w: torch.vmap(lambda row: torch.sin(row @ w))(x),
     "grad": lambda x, w: torch.func.grad(lambda x: (torch.cos(x) @ w).sum())(x),
@@ -334,6 +352,8 @@ HOLDERS: dict[str, Callable[..., Any]] = {
     "jvp": lambda x, w: torch.func.jvp(torch.sin, (x,), (x * 2,)),
     "cond": lambda x, w: torch.cond(x.sum() > 0, lambda x: x @ w, lambda x: x @ w - 1, (x,)),
     "function": lambda x, w: Doubled.apply(x, w.sum()) + 1,
+    "mapped_function": lambda x, w: torch.vmap(lambda row: Ruled.apply(row, w))(x),
+    "tangent_of_function": lambda x, w: torch.func.jvp(Ruled.apply, (x, w), (x, w * 2)),
 }
 
 

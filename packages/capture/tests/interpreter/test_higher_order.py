@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import flambeau_capture
 from flambeau_capture import CaptureOptions
-from flambeau_capture.graphs.higher_order import CustomFunction, HigherOrder
+from flambeau_capture.graphs.custom_function import CustomFunction
+from flambeau_capture.graphs.higher_order import HigherOrder
 
 X = torch.randn(4, 3)
 W = torch.randn(3, 3)
@@ -196,6 +197,11 @@ def test_transforms_are_captured_whole():
     check(lambda x: [f(x) for f in (vmap(torch.sum), vmap(torch.prod))], X)
 
 
+def test_rules_of_functions_are_captured():
+    check(lambda x: vmap(Double.apply)(x), X)
+    check(lambda x: vmap(vmap(Double.apply))(x), X)
+
+
 def test_transforms_that_break():
     kept: ClassVar[list] = []
 
@@ -209,13 +215,8 @@ def test_transforms_that_break():
         y.add_(1)
         return pull(x)
 
-    class Own(torch.nn.Module):
-        def forward(self, x):
-            return vmap(Double.apply)(x)
-
     assert breaks(lambda x: vmap(keeps)(x), X).id == "higher-order-operator"
     assert breaks(pulls_after_a_write, X).id == "higher-order-operator"
-    assert breaks(lambda x: Own()(x), X).id == "autograd-function"
 
 
 def test_a_transform_made_outside_is_guarded():

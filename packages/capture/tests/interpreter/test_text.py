@@ -155,3 +155,19 @@ def test_print_options_are_those_of_the_time():
 
     x = numbers()
     assert compiled(fn, fullgraph=False)(x) == fn(x)
+
+
+class Described:
+    def __repr__(self):
+        return f"Described({self.value})"
+
+    def __init__(self, value):
+        self.value = value
+
+
+def test_explicit_calls_of_str():
+    def program(x):
+        made = Described(len(x))
+        return x * 2, x.__str__(), torch.Tensor.__str__(x + 1), made.__str__(), object.__str__(3)
+
+    check(program, torch.randn(3))

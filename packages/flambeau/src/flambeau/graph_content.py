@@ -165,7 +165,7 @@ def _part(value: Any) -> Any:
         return {"record": [type(value).__name__, parts]}
     if isinstance(value, Mapping):
         return {"map": [[as_json(key), _part(item)] for key, item in value.items()]}
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return {"each": [_part(item) for item in value]}
     return as_json(value)
 

@@ -149,6 +149,8 @@ class OperatorFacts:
             self.special = "lift"
         elif op is aten._to_copy.default:
             self.special = "number"
+        elif op is aten._efficientzerotensor.default:
+            self.special = "zero"
         elif op is aten._transformer_encoder_layer_fwd.default:
             self.special = "layer"
         elif fused_step(op) is not None:

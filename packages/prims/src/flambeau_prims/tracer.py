@@ -661,7 +661,15 @@ def _layer(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     return _GO_ON
 
 
+def _tangent_of_number(tracer: Tracer, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The zero that stands for the tangent of a number is a real tensor, as the number's is: C++
+    reads it.
+    """
+    is_number = not args[0] and torch.device(kwargs.get("device") or "cpu").type == "cpu"
+    return torch.zeros((), dtype=kwargs.get("dtype")) if is_number else _GO_ON
+
+
 _SPECIAL = {
     "number": _copy_of_number, "contents": _contents, "lift": _lift_fresh, "sizes": _sizes,
-    "step": _step, "layer": _layer,
+    "step": _step, "layer": _layer, "zero": _tangent_of_number,
 }  # fmt: skip

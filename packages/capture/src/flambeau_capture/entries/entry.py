@@ -40,7 +40,11 @@ from flambeau_capture.entries.new_entry import new_entry
 from flambeau_capture.entries.state_snapshot import StateSnapshot, state_snapshot
 from flambeau_capture.events import EntryInfo, Event
 from flambeau_capture.frame_hook import flat_function
-from flambeau_capture.graphs.autograd_calls import enter_inference_mode, leaving_after_errors
+from flambeau_capture.graphs.autograd_calls import (
+    ENTERING,
+    leaving_after_errors,
+    leaving_inference_modes,
+)
 from flambeau_capture.graphs.graph_module import build_graph_module
 from flambeau_capture.graphs.size_nodes import symbol_sources
 from flambeau_capture.guards import kinds, program
@@ -183,9 +187,9 @@ def finish_entry(
     """
     capture, parts = prepared.capture, prepared.parts
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
-    with torch.set_grad_enabled(prepared.enables_grad):
+    with torch.set_grad_enabled(prepared.enables_grad), leaving_inference_modes():
         graph = _quiet(backend(parts.graph_module, prepared.examples)) if runs else None
-    if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
+    if graph is not None and any(call.target in ENTERING for call in capture.calls):
         graph = leaving_after_errors(graph)
     changes = Changes(capture.suspended, capture.unbacked.keys(), changed)
     frames = (

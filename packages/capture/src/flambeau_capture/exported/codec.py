@@ -35,7 +35,7 @@ from flambeau_capture.exported.tree import (
     Tree,
     class_name,
 )
-from flambeau_capture.graphs import control_flow, higher_order
+from flambeau_capture.graphs import control_flow, custom_function, higher_order
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_prims.size_floats import FloatExpr
@@ -369,7 +369,7 @@ def _part_data(value: Any) -> Any:
         return {"record": [type(value).__name__, parts]}
     if isinstance(value, Mapping):
         return {"map": [[encode(key), _part_data(item)] for key, item in value.items()]}
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return {"each": [_part_data(item) for item in value]}
     return encode(value)
 
@@ -440,7 +440,8 @@ def _target(data: Any, symbols: Mapping[str, Size]) -> Any:
 
 _RECORDS: dict[str, Any] = {
     name: kind
-    for name, kind in (vars(higher_order) | vars(control_flow)).items()
+    for module in (higher_order, custom_function, control_flow)
+    for name, kind in vars(module).items()
     if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }
 """The parts of nodes that hold graphs, by name."""

@@ -15,7 +15,8 @@ Inference mode as a captured graph enters and leaves it.
 
 torch has no setter of this mode, only guards that are to be left in the order in which they were
 entered. Those that a graph holds are kept for it here, by thread; `leaving_after_errors` leaves
-what a graph that raises has entered.
+what a graph that raises has entered. So it is with a level of forward-mode differentiation, which
+tracers see through.
 
 Tensors and nodes of autograd that the program hangs hooks on, as a captured graph has them.
 
@@ -193,6 +194,26 @@ def leave_inference_mode() -> None:
     _ENTERED.guards.pop().__exit__(None, None, None)
 
 
+class _Level:
+    """A level of forward-mode differentiation, which is entered when this is made."""
+
+    def __init__(self) -> None:
+        self._level = torch._C._enter_dual_level()
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._exit_dual_level(level=self._level)
+
+
+def enter_forward_level() -> None:
+    """Enter a level of forward-mode differentiation, until the matching `leave_forward_level`."""
+    _ENTERED.guards.append(_Level())
+
+
+def leave_forward_level() -> None:
+    """Leave it: what was dual there has no tangent any more."""
+    _ENTERED.guards.pop().__exit__(None, None, None)
+
+
 @contextmanager
 def leaving_inference_modes() -> Iterator[None]:
     """A block that leaves what is entered in it."""
@@ -218,6 +239,9 @@ def leaving_after_errors(graph: Callable[..., Any]) -> Callable[..., Any]:
 
     return run
 
+
+ENTERING = frozenset({enter_inference_mode, enter_forward_level})
+"""What a graph that raises may have entered."""
 
 # ---------------------------------------------------------------- hooks
 

@@ -3,10 +3,13 @@
     torch.cond(p, f, g, (x,))               ->  Conditional cond {true: ..., false: ...}(p, *lifted)
     torch.while_loop(test, body, (i, x))    ->  Loop while_loop {while: ..., do: ...}(i, x, *lifted)
     scan(combine, init, xs), map(f, xs)     ->  Scan scan {combine: ...}(*init, *xs, *lifted)
+    checkpoint(norm, x), which writes       ->  Checkpoint checkpoint {of: ...}(x, *lifted)
 
 On real tensors their graphs run as Python runs functions, compiled ones in the place of captured
 ones (`with_graphs`). A Scan is unrolled where it is traced: only its length decides. A Conditional
 and a Loop need what a tensor holds, so a node that contains one (`depends_on_data`) is not traced.
+
+A Checkpoint is a call of torch's own: the engine runs its graph again, with what that writes.
 
 In a vmap whose rows disagree, both branches run, and a loop goes on until the last row ends; each
 row takes its result from the branch or the step that is its.
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import _functorch
+from torch.utils.checkpoint import checkpoint
 
 from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_prims.fake import FakeTensor
@@ -42,8 +46,8 @@ class ControlFlow(HigherOrder):
 
 
 def depends_on_data(target: Any) -> bool:
-    """Whether what a node runs depends on what a tensor holds."""
-    if isinstance(target, (Conditional, Loop)):
+    """Whether what a node runs depends on what a tensor holds, or on the engine of autograd."""
+    if isinstance(target, (Conditional, Loop, Checkpoint)):
         return True
     graphs = target.graphs().values() if isinstance(target, HigherOrder) else ()
     return any(depends_on_data(node.target) for graph in graphs for node in graph.graph.nodes)
@@ -255,3 +259,51 @@ class Scan(ControlFlow):
 
     def graphs(self) -> Mapping[str, Runnable]:
         return {"combine": self.body}
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Checkpoint(ControlFlow):
+    """`torch.utils.checkpoint.checkpoint(..., use_reentrant=False)` of a function that writes to
+    tensors outside it, which its backward does again. Takes what the graph reads; at `given` are
+    the program's arguments, which autograd checks for later writes.
+
+    The backward stops when it has what is missing. Unless that is after the last write
+    (`writes_early`), the graph runs operator by operator, as eager does.
+    """
+
+    name: str
+    graph: Runnable
+    given: tuple[int, ...]
+    writes_early: bool
+    preserve_rng_state: bool
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        fakes = [arg for arg in args if type(arg) is FakeTensor]
+        if fakes and not _only_shapes(fakes[0]):
+            raise DataDependentControlFlow("a checkpointed function writes to tensors outside it")
+        if fakes:
+            return tuple(self.graph.forward(*args))
+
+        def run(*given: Any) -> tuple[Any, ...]:
+            read = list(args)
+            for at, value in zip(self.given, given, strict=True):
+                read[at] = value
+            return tuple(self.graph.forward(*read))
+
+        found = checkpoint(
+            run,
+            *[args[at] for at in self.given],
+            use_reentrant=False,
+            preserve_rng_state=self.preserve_rng_state,
+        )
+        return tuple(found)
+
+    def graphs(self) -> Mapping[str, Runnable]:
+        return {"of": self.graph}
+
+    def with_graphs(self, kind: type, replacement: Callable[[Any], Any]) -> ControlFlow:
+        """The same call of another graph, if a compiled one writes no more than eager's."""
+        return super().with_graphs(kind, replacement) if self.writes_early else self

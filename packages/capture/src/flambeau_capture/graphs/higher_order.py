@@ -1,7 +1,6 @@
 """Nodes that hold graphs: what a captured graph calls where the program passed functions to torch.
 
-    MyFunction, a torch.autograd.Function, as two captured graphs   ->   MyFunction(x, w)
-    x, w -> torch.vmap(lambda row: torch.sin(row @ w))(x)                    ->      vmap(x, w)
+    x, w -> torch.vmap(lambda row: torch.sin(row @ w))(x)       ->      vmap(x, w)
 
 Each is a callable on flat tensors that does what eager torch does, with captured graphs in the
 place of the program's functions: so a graph that holds one runs anywhere, and a tracer of ATen
@@ -11,9 +10,8 @@ their arguments are arguments here too, after those, and called "lifted".
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -58,162 +56,6 @@ class CompiledGraph:
 
     graph: fx.Graph
     forward: Callable[..., tuple[Any, ...]]
-
-
-# ---------------------------------------------------------------- torch.autograd.Function
-
-
-@dataclass(frozen=True, eq=False)
-class Kept:
-    """A tensor of the forward that the backward reads: argument, output or further result `index`
-    of the forward graph.
-
-    `checked`: it goes through save_for_backward, which notices a later write; else it hangs on ctx.
-    """
-
-    source: Literal["argument", "output", "extra"]
-    index: int
-    checked: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Backward:
-    """The backward for one pattern of defined gradients.
-
-    `graph` takes the defined gradients, the kept tensors that `kept` lists, then `lifted`
-    (positions among the call's lifted arguments). `results[i]` is the result of `graph` that
-    argument i's gradient is, or None.
-    """
-
-    graph: fx.GraphModule
-    kept: tuple[int, ...]
-    lifted: tuple[int, ...]
-    results: tuple[int | None, ...]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class CustomFunction(HigherOrder):
-    """`MyFunction.apply(...)`: call it with the tensor arguments, then the lifted ones; it returns
-    a tuple of the tensor results.
-
-    `forward` takes the `arguments` tensors and the first `forward_lifted` lifted ones, and returns
-    `outputs` results, then what the backward needs besides. `backwards` is keyed by which outputs'
-    gradients are defined; empty if nothing is differentiated.
-    """
-
-    name: str
-    forward: fx.GraphModule
-    arguments: int
-    forward_lifted: int
-    outputs: int
-    backwards: Mapping[tuple[bool, ...], Backward]
-    kept: tuple[Kept, ...] = ()
-    dirty: tuple[int, ...] = ()
-    non_differentiable: tuple[int, ...] = ()
-    materialize_grads: bool = True
-    once_differentiable: bool = False
-    generate_vmap_rule: bool = False
-
-    def __call__(self, *args: Any) -> tuple[Any, ...]:
-        tensors, lifted = args[: self.arguments], args[self.arguments :]
-        if torch._C._are_functorch_transforms_active():
-            return self._transformable.apply(self, lifted, *tensors)  # type: ignore[no-untyped-call, no-any-return]
-        # The C entry: Function.apply itself looks for function transforms first.
-        apply = super(torch.autograd.Function, self._plain).apply  # type: ignore[misc]
-        return apply(self, lifted, *tensors)  # type: ignore[no-any-return]
-
-    def graphs(self) -> Mapping[str, Runnable]:
-        found: dict[str, Runnable] = {"forward": self.forward}
-        for defined, backward in self.backwards.items():
-            missing = [str(at) for at, is_there in enumerate(defined) if not is_there]
-            suffix = f" without gradient of {', '.join(missing)}" if missing else ""
-            found[f"backward{suffix}"] = backward.graph
-        return found
-
-    @functools.cached_property
-    def _plain(self) -> type[torch.autograd.Function]:
-        return self._function(_Plain)
-
-    @functools.cached_property
-    def _transformable(self) -> type[torch.autograd.Function]:
-        return self._function(_Transformable)
-
-    def _function(self, base: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
-        """`base` under the name that the program gave its Function."""
-        members: dict[str, Any] = {"generate_vmap_rule": self.generate_vmap_rule}
-        if self.once_differentiable:
-            members["backward"] = staticmethod(
-                torch.autograd.function.once_differentiable(base.backward)
-            )
-        return type(self.name, (base,), members)
-
-    def _set_up(self, ctx: Any, lifted: Any, tensors: Any, outputs: Any, extras: Any) -> None:
-        sources = {"argument": tensors, "output": outputs, "extra": extras}
-        kept = [sources[item.source][item.index] for item in self.kept]
-        ctx.call, ctx.lifted = self, lifted
-        ctx.held = [
-            None if item.checked else value for item, value in zip(self.kept, kept, strict=True)
-        ]
-        ctx.save_for_backward(
-            *[value for item, value in zip(self.kept, kept, strict=True) if item.checked]
-        )
-        if self.dirty:
-            ctx.mark_dirty(*[tensors[at] for at in self.dirty])
-        if self.non_differentiable:
-            ctx.mark_non_differentiable(*[outputs[at] for at in self.non_differentiable])
-        ctx.set_materialize_grads(self.materialize_grads)
-
-    def _differentiate(self, ctx: Any, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        defined = tuple(gradient is not None for gradient in gradients)
-        backward = self.backwards.get(defined)
-        if backward is None:
-            raise RuntimeError(
-                f"the backward of {self.name} could not be captured for gradients defined "
-                f"as {defined}"
-            )
-        saved = iter(ctx.saved_tensors)
-        kept = [
-            next(saved) if item.checked else held
-            for item, held in zip(self.kept, ctx.held, strict=True)
-        ]
-        results = backward.graph.forward(
-            *[gradient for gradient in gradients if gradient is not None],
-            *[kept[at] for at in backward.kept],
-            *[ctx.lifted[at] for at in backward.lifted],
-        )
-        return None, None, *(None if at is None else results[at] for at in backward.results)
-
-
-class _Plain(torch.autograd.Function):
-    """Outside transforms: the forward sees ctx, and may keep tensors that it does not return."""
-
-    @staticmethod
-    def forward(ctx: Any, call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:
-        results = call.forward.forward(*tensors, *lifted[: call.forward_lifted])
-        outputs = results[: call.outputs]
-        call._set_up(ctx, lifted, tensors, outputs, results[call.outputs :])
-        return outputs  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        return ctx.call._differentiate(ctx, gradients)  # type: ignore[no-any-return]
-
-
-class _Transformable(torch.autograd.Function):
-    """Inside function transforms, which ask for a separate setup_context."""
-
-    @staticmethod
-    def forward(call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:
-        return call.forward.forward(*tensors, *lifted[: call.forward_lifted])  # type: ignore[no-any-return]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        call, lifted, *tensors = inputs
-        call._set_up(ctx, lifted, tensors, output, ())
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        return ctx.call._differentiate(ctx, gradients)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- torch.func

@@ -27,8 +27,10 @@ from flambeau_capture.interpreter.machine import Frame, Machine, Operations
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStrategy
 from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.items import WrittenDicts
 from flambeau_capture.interpreter.substitutes import user_overrides
-from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
+from flambeau_capture.interpreter.substitutes.lazy_modules import NeedsInitialization
+from flambeau_capture.interpreter.torch_calls.contexts import Blocks, leave_inference_modes
 from flambeau_capture.interpreter.values.deferred_strings import ShownTensors, error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
 from flambeau_capture.interpreter.values.numbers import leave_context
@@ -97,7 +99,7 @@ class Attempt:
     answers: Answers = field(default_factory=Answers)
     stop_step: int = 0
 
-    def with_strategy(self, **changes: bool) -> Retry:
+    def with_strategy(self, **changes: Any) -> Retry:
         """Start over with another strategy, without answers: it may ask other questions."""
         return Retry(replace(self, strategy=replace(self.strategy, **changes), answers=Answers()))
 
@@ -200,6 +202,7 @@ def interpret(attempt: Attempt) -> Outcome:
 
 def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
     question: tuple[str, Sequence[GraphValue]] | None = None
+    unmade: NeedsInitialization | None = None
     try:
         with machine.tape.tracer:
             try:
@@ -215,9 +218,14 @@ def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
         cause = _cause(machine, error)
         if isinstance(error, NeedsObservation):
             question = error.asked_at, error.wanted
+        if isinstance(error, NeedsInitialization):
+            unmade = error
     finally:
         machine.switches.restore(machine.tape.autocast_nesting)
         leave_context(machine)
+    if not attempt.stop_step and unmade is not None:
+        unmade.initialize()
+        return Retry(replace(attempt, answers=Answers()))
     if not attempt.stop_step and (retry := _retry(attempt, machine, cause, question)) is not None:
         return retry
     frames = machine.breaks.frames
@@ -251,9 +259,15 @@ def _retry(
     if question is not None:
         machine.speculation.observe(*question)
         return Retry(attempt)
+    known = attempt.strategy.whole_dicts
+    written = frozenset(map(id, machine.state_of(WrittenDicts).found))
+    if not written <= known:
+        return attempt.with_strategy(whole_dicts=known | written)
     if not attempt.options.fullgraph:
         if machine.state_of(Locks).sources:
             return attempt.with_strategy(takes_locks=False)
+        if machine.state_of(Blocks).entered:
+            return attempt.with_strategy(enters_blocks=False)
         if machine.state_of(ShownTensors).history:
             return attempt.with_strategy(shows_history=False)
     return None

@@ -154,6 +154,9 @@ class CallTape(Protocol):
         **flags: Any,
     ) -> None: ...
     def call_state(self, target: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any: ...
+    def record_setting(
+        self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
+    ) -> None: ...
     def call_untraced(
         self,
         target: Callable[..., Any] | str,
@@ -188,12 +191,17 @@ class Libraries(Protocol):
 class CaptureStrategy:
     """`compiling`: what `is_compiling()` answers. `takes_locks`: the entry takes the locks that the
     frame takes; else that is a graph break. `shows_history`: text of tensors that have a gradient
-    function may be made, which cannot leave the frame; else that is a graph break.
+    function may be made, which cannot leave the frame; else that is a graph break. `whole_dicts`:
+    ids of dicts of torch's that the frame writes to; the others are read entry by entry.
+    `enters_blocks`: the frame may enter levels of forward-mode differentiation; else that is a
+    graph break, because no graph may end there.
     """
 
     compiling: bool = True
     takes_locks: bool = True
     shows_history: bool = True
+    whole_dicts: frozenset[int] = frozenset()
+    enters_blocks: bool = True
 
 
 DEFAULT_STRATEGY = CaptureStrategy()

@@ -159,8 +159,8 @@ def _left_switches(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
     now, before = Switches(), machine.switches
     nesting = machine.tape.autocast_nesting
     guards = machine.tape.inference_guards
-    outside = guards[0].outside if guards else now
     entered, inside = reenter_side_effects(machine, rebuild)
+    outside = guards[0].outside if guards else now
     for setter, args in (*nesting_settings(-nesting), *before.settings_from(outside)):
         machine.tape.record_setting(setter, args)
     return entered + [

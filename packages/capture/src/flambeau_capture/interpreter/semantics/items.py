@@ -9,6 +9,7 @@ import collections
 import operator
 import sys
 import types
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -168,8 +169,17 @@ def _native_index(machine: Machine, obj: Any, key: Any) -> Any:
     return as_index(machine, key) if type(obj) in _SEQUENCES else key
 
 
+@dataclass(slots=True)
+class WrittenDicts:
+    """Dicts read entry by entry that the frame writes to: it is interpreted again, with copies."""
+
+    found: list[dict[Any, Any]] = field(default_factory=list)
+
+
 def _check_native(machine: Machine, obj: Any) -> None:
     if machine.objects.is_known(obj) and not isinstance(obj, (tuple, types.MappingProxyType)):
+        if type(obj) is dict:
+            machine.state_of(WrittenDicts).found.append(obj)
         detail = f"an item of a {type(obj).__name__} is set or deleted"
         raise GraphBreak("unsupported-mutation", detail)
 

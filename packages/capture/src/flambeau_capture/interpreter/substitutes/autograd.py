@@ -8,7 +8,9 @@ both:
 
 The forward is interpreted on the frame's own tensors, so its side effects are the frame's. The
 backward is interpreted on gradients like the results, once for each pattern of undefined gradients
-that it may get. It must have no side effect besides its result.
+that it may get. So is the Function's own `jvp`, on tangents like the arguments, where forward-mode
+differentiation asks for it. They must have no side effect besides their results. Its own `vmap` is
+captured when a transform asks for it (`batch_rules.py`).
 
 `torch.autograd.grad` is one node, which runs the engine over what the graph has computed so far.
 A frame's tensors know their history since the frame began. So a gradient by an input of the frame
@@ -29,17 +31,22 @@ from torch.autograd.function import BackwardCFunction, Function, FunctionCtx, on
 from torch.nn.modules._functions import BackwardHookFunction
 
 from flambeau_capture.graphs.autograd_calls import pass_hooks
+from flambeau_capture.graphs.custom_function import CustomFunction, Derivative, Kept
 from flambeau_capture.graphs.graph_module import build_subgraph
-from flambeau_capture.graphs.higher_order import Backward, CustomFunction, Kept
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_capture.interpreter.substitutes.batch_rules import FunctionsCalled
+from flambeau_capture.interpreter.torch_calls.contexts import forward_levels
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.fake import is_outside_history, make_fake
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from torch import fx
 
+    from flambeau_capture.graphs.custom_function import Defined
     from flambeau_capture.graphs.graph_module import Lifted
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.record import Call, GraphValue
@@ -47,9 +54,8 @@ if TYPE_CHECKING:
 _PATTERNS = 3
 """Up to so many results the backward is captured for every pattern of undefined gradients."""
 
-_MAPPING = frozenset({"torch.vmap", "torch.func.jacfwd", "torch.func.jacrev"})
 _FORWARD = frozenset({"torch.func.jvp", "torch.func.jacfwd"})
-"""The transforms that ask a Function for its vmap or its jvp."""
+"""The transforms that ask a Function for its jvp."""
 
 _PLAIN_RESULTS = (type(None), int, float, bool, str, torch.dtype, torch.device, torch.Size)
 _ONCE = {
@@ -62,10 +68,12 @@ class Context(FunctionCtx):
 
     needs_input_grad: tuple[bool, ...]
 
+    _saved_in = "to_save"
+
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What save_for_backward was given."""
-        return tuple(self.__dict__.get("to_save", ()))
+        """What save_for_backward was given; within `jvp`, save_for_forward."""
+        return tuple(self.__dict__.get(self._saved_in, ()))
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(BackwardCFunction, name):
@@ -89,8 +97,10 @@ def _break(cls: type, detail: str) -> GraphBreak:
     return GraphBreak("autograd-function", f"{cls.__qualname__}: {detail}")
 
 
-class _WrongGradients(GraphBreak):
-    """The program's backward returns invalid gradients, which eager reports when it runs."""
+class _WrongDerivatives(GraphBreak):
+    """The program's backward returns invalid gradients, which eager reports when it runs; or its
+    jvp invalid tangents.
+    """
 
     def __init__(self, cls: type, detail: str) -> None:
         super().__init__("autograd-function", f"{cls.__qualname__}: {detail}")
@@ -103,6 +113,11 @@ class _Forward:
     calls: list[Call]
     outputs: list[torch.Tensor] = field(default_factory=list)
     returned: Any = None
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        """What the forward returns, one by one."""
+        return self.returned if type(self.returned) is tuple else (self.returned,)
 
 
 def _places(
@@ -138,8 +153,8 @@ class _Application:
         transformed = bool(machine.transforms)
         if transformed and self.setup is None:
             raise _break(cls, "a Function without setup_context is called in a function transform")
-        if self._within(_MAPPING) and load_attr(machine, cls, "vmap") is not Function.vmap:
-            raise _break(cls, "a Function with its own vmap is called in torch.vmap")
+        self.maps_itself = transformed and load_attr(machine, cls, "vmap") is not Function.vmap
+        self.jvp = load_attr(machine, cls, "jvp")
         # In a backward, the tensors would require grad if that is differentiated in turn.
         always = transformed or machine.backwards > 0
         self.ctx.needs_input_grad = tuple(
@@ -152,9 +167,6 @@ class _Application:
         )
         self.transformed = transformed
 
-    def _within(self, transforms: frozenset[str]) -> bool:
-        return not transforms.isdisjoint(self.machine.transforms)
-
     def run(self) -> Any:
         """Interpret both functions, record the node, and give what the program's apply gives."""
         mark = self.tape.values_made()
@@ -162,6 +174,9 @@ class _Application:
             node, lifted = self._node(mark)
         finally:
             self.tape.mark_inside(mark, f"{self.cls.__qualname__}.forward")
+        if self.maps_itself:
+            called = self.machine.state_of(FunctionsCalled)
+            called.add(node, self.mapped, forward=self._result, lifted=lifted)
         arguments = self.tape.fakes_of(lifted)
         results = self.tape.call_function(node, (*self.tensors, *arguments))
         return self._returned(results)
@@ -170,21 +185,29 @@ class _Application:
         forward = self._forward()
         self._result = forward.returned
         outputs = [self.tape.value_of(output) for output in forward.outputs]
-        backwards = self._backwards(forward) if self.differentiated else {}
+        backward = self._backward()
+        backwards = {}
+        if self.differentiated and backward is not None:
+            backwards = self._backwards(backward, forward)
+        is_forward = forward_levels(self.machine) or _FORWARD & set(self.machine.transforms)
+        pushes = is_forward and self.jvp is not Function.jvp
+        jvps = self._jvps(forward) if pushes else {}
+        derivatives = [*backwards.values(), *jvps.values()]
         arguments = [self.tape.value_of(tensor) for tensor in self.tensors]
         inner = {value for _, value in self.tape.made_since(mark).values()}
         places = _places(arguments, outputs)
         kept: dict[GraphValue, None] = {}
-        for captured in backwards.values():
+        for captured in derivatives:
             kept.update((v, None) for v in captured.lifted if v in inner or v in places)
         extras = [value for value in kept if value not in places]
         if extras and self.transformed:
-            raise _break(self.cls, "the backward reads a tensor that the forward does not return")
+            detail = "a derivative reads a tensor that the forward neither takes nor returns"
+            raise _break(self.cls, detail)
         places.update((value, ("extra", at)) for at, value in enumerate(extras))
         graph, lifted = build_subgraph(arguments, forward.calls, [*outputs, *extras])
         forward_lifted = len(lifted)
         every: dict[Lifted, int] = {value: at for at, value in enumerate(lifted)}
-        for captured in backwards.values():
+        for captured in derivatives:
             for value in captured.lifted:
                 if value not in kept:
                     every.setdefault(value, len(every))
@@ -196,7 +219,11 @@ class _Application:
             arguments=len(arguments),
             forward_lifted=forward_lifted,
             outputs=len(outputs),
-            backwards={key: captured.placed(order, every) for key, captured in backwards.items()},
+            backwards=None
+            if backward is None
+            else {key: captured.placed(order, every) for key, captured in backwards.items()},
+            jvps={key: captured.placed(order, every) for key, captured in jvps.items()},
+            rules=[] if self.maps_itself else None,
             kept=tuple(Kept(*places[value], value in saved) for value in kept),
             dirty=self._positions("dirty_tensors", self.tensors),
             non_differentiable=self._positions("non_differentiable", forward.outputs),
@@ -217,7 +244,7 @@ class _Application:
                 returned = machine.call(self.function, tuple(self.args), {})
                 machine.call(self.setup, (ctx, tuple(self.args), returned), {})
         found = _Forward(calls, returned=returned)
-        for item in returned if type(returned) is tuple else (returned,):
+        for item in found.items:
             if isinstance(item, torch.Tensor):
                 found.outputs.append(item)
             elif type(item) not in _PLAIN_RESULTS:
@@ -237,7 +264,8 @@ class _Application:
         )
 
     def _saved(self) -> list[torch.Tensor]:
-        given = self.ctx.saved_tensors
+        stored = self.ctx.__dict__
+        given = (*stored.get("to_save", ()), *stored.get("saved_for_forward", ()))
         for item in given:
             if item is not None and not isinstance(item, torch.Tensor):
                 raise _break(self.cls, f"save_for_backward is given a {type(item).__name__}")
@@ -250,23 +278,22 @@ class _Application:
             raise _break(self.cls, f"{attribute} names a tensor that is none of {attribute[:-8]}")
         return tuple(dict.fromkeys(places[id(item)] for item in given))
 
-    # ------------------------------------------------------------ backward
+    # ------------------------------------------------------------ derivatives
 
-    def _backwards(self, forward: _Forward) -> dict[tuple[bool, ...], _CapturedBackward]:
-        function = self._backward_function()
+    def _backward(self) -> Any:
+        """The program's backward; None in a transform that may do without one."""
+        backward = load_attr(self.machine, self.cls, "backward")
+        if backward is Function.backward:
+            backward = load_attr(self.machine, self.cls, "vjp")
+        return None if self.transformed and backward is Function.vjp else backward
+
+    def _backwards(self, function: Any, forward: _Forward) -> dict[Defined, _CapturedDerivative]:
         marked = {id(item) for item in self.ctx.__dict__.get("non_differentiable", ())}
-        differentiable = [
-            id(output) not in marked and (output.is_floating_point() or output.is_complex())
-            for output in forward.outputs
-        ]
-        if self.ctx.__dict__.get("materialize_grads", True):
-            patterns = [(True,) * len(differentiable)]
-        elif sum(differentiable) > _PATTERNS:
-            raise _break(self.cls, "more than 3 results, and set_materialize_grads(False)")
-        else:
-            choices = [(True, False) if each else (False,) for each in differentiable]
-            patterns = list(itertools.product(*choices))
-        found: dict[tuple[bool, ...], _CapturedBackward] = {}
+        patterns = self._patterns(
+            (True,) * len(forward.outputs),
+            [id(output) not in marked and _has_derivatives(output) for output in forward.outputs],
+        )
+        found: dict[Defined, _CapturedDerivative] = {}
         for pattern in patterns:
             needed = pattern == patterns[0] and not self.machine.backwards
             captured = self._tried(function, forward, pattern, needed=needed)
@@ -274,9 +301,47 @@ class _Application:
                 found[pattern] = captured
         return found
 
+    def _jvps(self, forward: _Forward) -> dict[Defined, _CapturedDerivative]:
+        differentiable = [_has_derivatives(tensor) for tensor in self.tensors]
+        before = self.machine.objects.side_effects_so_far()
+        self.ctx._saved_in = "saved_for_forward"
+        found: dict[Defined, _CapturedDerivative] = {}
+        for pattern in self._patterns(tuple(differentiable), differentiable):
+            if not any(pattern):
+                continue  # no tangent, so nobody asks
+            try:
+                found[pattern] = self._derivative(
+                    self.jvp,
+                    self.args,
+                    pattern,
+                    lambda result: self._each_a_tensor("jvp", result, forward.items),
+                    grad=None,
+                )
+            except Exception:
+                if not found:
+                    raise
+                self.machine.breaks.forget()
+        del self.ctx._saved_in
+        if self.machine.objects.side_effects_so_far() != before:
+            raise _break(self.cls, "jvp changes objects that exist outside it")
+        return found
+
+    def _patterns(self, materialized: Defined, differentiable: list[bool]) -> list[Defined]:
+        """Which gradients of outputs, or tangents of arguments, a method may be given; undefined
+        ones are materialized unless the Function asks for None.
+        """
+        if self.ctx.__dict__.get("materialize_grads", True):
+            return [materialized]
+        if sum(differentiable) > _PATTERNS:
+            raise _break(
+                self.cls, f"more than {_PATTERNS} tensors, and set_materialize_grads(False)"
+            )
+        choices = [(True, False) if each else (False,) for each in differentiable]
+        return list(itertools.product(*choices))
+
     def _tried(
-        self, function: Any, forward: _Forward, pattern: tuple[bool, ...], *, needed: bool
-    ) -> _CapturedBackward | None:
+        self, function: Any, forward: _Forward, pattern: Defined, *, needed: bool
+    ) -> _CapturedDerivative | None:
         """The backward for a pattern; None if it raises, or cannot be differentiated in turn. Then
         CustomFunction raises when it is called so.
         """
@@ -285,9 +350,9 @@ class _Application:
         before = machine.objects.side_effects_so_far()
         machine.backwards += 1
         try:
-            return self._backward(function, forward, pattern)
+            return self._derivative(function, forward.items, pattern, self._gradients, grad=False)
         except (GraphBreak, Exception) as error:
-            is_eagers = isinstance(error, (Exception, _WrongGradients))
+            is_eagers = isinstance(error, (Exception, _WrongDerivatives))
             if needed or not (inner or is_eagers):
                 raise
             machine.breaks.forget()
@@ -297,81 +362,102 @@ class _Application:
             if machine.objects.side_effects_so_far() != before:
                 raise _break(self.cls, "backward changes objects that exist outside it")
 
-    def _backward_function(self) -> Any:
-        backward = load_attr(self.machine, self.cls, "backward")
-        if backward is Function.backward:
-            backward = load_attr(self.machine, self.cls, "vjp")
-        if self._within(_FORWARD) and load_attr(self.machine, self.cls, "jvp") is not Function.jvp:
-            raise _break(self.cls, "a Function with its own jvp is called in torch.func.jvp")
-        return backward
-
     def _is_once(self) -> bool:
         backward = load_attr(self.machine, self.cls, "backward")
         return getattr(backward, "__code__", None) in _ONCE
 
-    def _backward(
-        self, function: Any, forward: _Forward, pattern: tuple[bool, ...]
-    ) -> _CapturedBackward:
-        machine, tape = self.machine, self.tape
-        gradients: list[torch.Tensor] = []
+    def _derivative(
+        self,
+        function: Any,
+        like: Sequence[Any],
+        pattern: Defined,
+        results_of: Callable[[Any], list[torch.Tensor | None]],
+        *,
+        grad: bool | None,
+    ) -> _CapturedDerivative:
+        """`backward` or `jvp`, on the defined ones of tensors like those in `like`."""
+        tape = self.tape
+        parameters: list[torch.Tensor] = []
         given: list[Any] = []
         defined = iter(pattern)
-        returned = forward.returned if type(forward.returned) is tuple else (forward.returned,)
-        for item in returned:
+        for item in like:
             if isinstance(item, torch.Tensor) and next(defined):
                 spec = item.spec  # type: ignore[attr-defined]
-                gradient = make_fake(Spec.of(spec.shape, dtype=spec.dtype, device=spec.device))
-                tape.declare(gradient, f"gradient_{len(gradients)}")
-                gradients.append(gradient)
-                given.append(gradient)
+                parameter = make_fake(Spec.of(spec.shape, dtype=spec.dtype, device=spec.device))
+                tape.declare(parameter, f"gradient_{len(parameters)}")
+                parameters.append(parameter)
+                given.append(parameter)
             else:
                 given.append(None)
-        with machine.tape.recording(grad=False, autocast=False) as calls:
-            result = machine.call(function, (self.ctx, *given), {})
-        results = self._gradients(result)
+        with tape.recording(grad=grad, autocast=grad is None) as calls:
+            result = self.machine.call(function, (self.ctx, *given), {})
+        results = results_of(result)
         graph_results = [tape.value_of(item) for item in results if item is not None]
         graph, lifted = build_subgraph(
-            [tape.value_of(gradient) for gradient in gradients], calls, graph_results
+            [tape.value_of(parameter) for parameter in parameters], calls, graph_results
         )
         count = iter(range(len(graph_results)))
         positions = tuple(None if item is None else next(count) for item in results)
-        return _CapturedBackward(graph, lifted, positions)
+        return _CapturedDerivative(graph, lifted, positions)
 
     def _gradients(self, result: Any) -> list[torch.Tensor | None]:
         """A gradient or None for each tensor argument."""
         found = list(result) if type(result) in (tuple, list) else [result]
         while len(found) > len(self.args) and found[-1] is None:
             found.pop()
-        if len(found) != len(self.args):
-            raise _WrongGradients(
-                self.cls, f"backward returns {len(found)} gradients for {len(self.args)} arguments"
-            )
-        gradients: list[torch.Tensor | None] = []
-        for arg, gradient in zip(self.args, found, strict=True):
-            if isinstance(arg, torch.Tensor):
-                if gradient is not None and not isinstance(gradient, torch.Tensor):
-                    raise _WrongGradients(self.cls, f"backward returns a {type(gradient).__name__}")
-                gradients.append(gradient)
-            elif gradient is not None:
-                raise _WrongGradients(
-                    self.cls, "backward returns a gradient of an argument that is no tensor"
-                )
-        return gradients
+        return self._each_a_tensor("backward", tuple(found), self.args)
+
+    def _each_a_tensor(
+        self, method: str, result: Any, of: Sequence[Any]
+    ) -> list[torch.Tensor | None]:
+        """The results of a method that belong to the tensors in `of`."""
+        found = result if type(result) in (tuple, list) else (result,)
+        if len(found) != len(of):
+            detail = f"{method} returns {len(found)} derivatives for {len(of)} values"
+            raise _WrongDerivatives(self.cls, detail)
+        derivatives: list[torch.Tensor | None] = []
+        for item, derivative in zip(of, found, strict=True):
+            if isinstance(item, torch.Tensor):
+                if derivative is not None and not isinstance(derivative, torch.Tensor):
+                    detail = f"{method} returns a {type(derivative).__name__}"
+                    raise _WrongDerivatives(self.cls, detail)
+                derivatives.append(derivative)
+            elif derivative is not None:
+                detail = f"{method} returns a derivative of what is no tensor"
+                raise _WrongDerivatives(self.cls, detail)
+        return derivatives
+
+    # ------------------------------------------------------------ vmap
+
+    def mapped(self, info: Any, in_dims: Sequence[int | None], tensors: Sequence[Any]) -> Any:
+        """Interpret the program's `vmap` on tensors with their batch dimensions."""
+        given, dims = iter(tensors), iter(in_dims)
+        args, all_dims = [], []
+        for arg in self.args:
+            is_tensor = isinstance(arg, torch.Tensor)
+            args.append(next(given) if is_tensor else arg)
+            all_dims.append(next(dims) if is_tensor else None)
+        rule = load_attr(self.machine, self.cls, "vmap")
+        return self.machine.call(rule, (info, tuple(all_dims), *args), {})
+
+
+def _has_derivatives(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 @dataclass(frozen=True, eq=False)
-class _CapturedBackward:
-    """A backward graph, its lifted values, and the result that is each argument's gradient."""
+class _CapturedDerivative:
+    """A graph of `backward` or `jvp`, its lifted values, and which results are the derivatives."""
 
     graph: fx.GraphModule
     lifted: list[Any]
     results: tuple[int | None, ...]
 
-    def placed(self, kept: dict[Any, int], lifted: dict[Any, int]) -> Backward:
-        """The Backward with the positions of its arguments; kept tensors come first."""
+    def placed(self, kept: dict[Any, int], lifted: dict[Any, int]) -> Derivative:
+        """The Derivative with the positions of its arguments; kept tensors come first."""
         ordered = [v for v in self.lifted if v in kept] + [v for v in self.lifted if v not in kept]
         _reorder_placeholders(self.graph, self.lifted, ordered)
-        return Backward(
+        return Derivative(
             self.graph,
             tuple(kept[v] for v in ordered if v in kept),
             tuple(lifted[v] for v in ordered if v not in kept),

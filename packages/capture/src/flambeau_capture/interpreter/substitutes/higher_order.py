@@ -5,6 +5,9 @@ The function of a checkpoint is followed as any other, and its calls are marked 
     h = checkpoint(block, x)
     ->  the calls of block(x), in region 1: their results are computed again in the backward
 
+A region that writes to tensors outside it, as BatchNorm does, is a node with a graph of its own,
+which calls torch's checkpoint.
+
 A region in a region is part of the outer one. Random numbers are drawn once and kept, so the flags
 about generators change nothing. If `context_fn` is what `create_selective_checkpoint_contexts`
 makes of a list or of a plain policy, a region keeps what that says.
@@ -24,6 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     SelectiveCheckpointContext,
@@ -32,16 +36,19 @@ from torch.utils.checkpoint import (
     noop_context_fn,
 )
 
+from flambeau_capture.graphs.control_flow import Checkpoint
 from flambeau_capture.graphs.flex_attention import attend
-from flambeau_capture.graphs.graph_module import values_in
+from flambeau_capture.graphs.graph_module import build_subgraph, sizes_in, values_in
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Opaque
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.record import Call
+    from flambeau_capture.record import Call, GraphValue
 
 Saves: TypeAlias = Callable[[Any], bool]
 """Whether a region keeps the results of an ATen operator."""
@@ -68,7 +75,8 @@ def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
     if reentrant and torch.is_grad_enabled():
         result = _reentrant(machine, function, tuple(rest), inner)
     else:
-        result = _region(machine, function, tuple(rest), inner, saves)
+        preserves = bool(kwargs.get("preserve_rng_state", True))
+        result = _region(machine, function, tuple(rest), inner, saves, preserves=preserves)
     if not kwargs.get("preserve_rng_state", True):
         _refuse_draws(machine, first)
     return result
@@ -150,8 +158,13 @@ def _region(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     saves: Saves | None = None,
+    *,
+    preserves: bool | None = None,
 ) -> Any:
-    """Call the function, and mark its calls; an outer region ends later, and marks them again."""
+    """Call the function, and mark its calls; an outer region ends later, and marks them again.
+    Without `preserves` (whether it keeps the generators' state), it may not write to tensors
+    outside it.
+    """
     calls = machine.tape.calls
     first = len(calls)
     mark = machine.tape.values_made()
@@ -162,7 +175,12 @@ def _region(
     if any(value.requires_grad for value in made):  # else nothing is computed again
         if machine.objects.side_effects_so_far() != before:
             raise _checkpoint_break("a function that changes objects outside it")
-        if any(value not in made for call in inside for value in call.mutates):
+        written = {value: None for call in inside for value in call.mutates if value not in made}
+        if written and saves is None and preserves is not None and _can_hold(inside):
+            given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
+            made_by = (first, mark)
+            return _held(machine, result, made_by, tuple(written), given, preserves=preserves)
+        if written:
             raise _checkpoint_break("a function that writes to tensors outside it")
         if saves is not None and any(call.mutates for call in inside):
             raise _checkpoint_break(
@@ -174,6 +192,74 @@ def _region(
         call.region = first + 1
         call.saves = saves
     return result
+
+
+def _can_hold(calls: Sequence[Call]) -> bool:
+    """Whether the graph of a node can hold these calls."""
+    return not any(
+        call.untraced or _hands_on(call) or any(True for _ in sizes_in(_numbers(call.result)))
+        for call in calls
+    )
+
+
+def _numbers(result: Any) -> Any:
+    return [value.spec for value in values_in(result)]
+
+
+def _held(
+    machine: Machine,
+    result: Any,
+    made_by: tuple[int, int],
+    written: tuple[GraphValue, ...],
+    arguments: Sequence[torch.Tensor],
+    *,
+    preserves: bool,
+) -> Any:
+    """Put the calls since the first of these marks into a node that calls torch's checkpoint; the
+    values since the second are theirs.
+    """
+    tape = machine.tape
+    first, mark = made_by
+    inside = tape.calls[first:]
+    made = {value for _, value in tape.made_since(mark).values()}
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    results = [v for v in dict.fromkeys(map(tape.value_of, tensors)) if v in made]
+    graph, lifted = build_subgraph([], inside, results)
+    among = {tape.value_of(tensor) for tensor in arguments}
+    given = tuple(at for at, value in enumerate(lifted) if value in among)
+    node = Checkpoint("checkpoint", graph, given, _writes_early(inside, made), preserves)
+    del tape.calls[first:]
+    tape.mark_inside(mark, _CHECKPOINT, frozenset(results))
+    tape.record(
+        node,
+        tuple(lifted),
+        None,
+        tuple(results),
+        pure=False,
+        mutates=written,
+        random=any(call.random for call in inside),
+        can_raise=any(call.can_raise for call in inside),
+    )
+    return result
+
+
+_SAVING = frozenset({
+    "linear", "conv1d", "conv2d", "conv3d", "batch_norm", "layer_norm", "group_norm", "relu",
+    "gelu", "silu", "tanh", "sigmoid", "sin", "cos", "exp", "matmul", "bmm", "mm", "mul", "softmax",
+})  # fmt: skip
+"""Functions that save a tensor when they are done, if their result requires grad."""
+
+
+def _writes_early(calls: Sequence[Call], made: Collection[GraphValue]) -> bool:
+    """Whether a call that saves for the backward comes last, after all writes to outside."""
+    last = max(
+        at for at, call in enumerate(calls) if any(value not in made for value in call.mutates)
+    )
+    return any(
+        getattr(call.target, "__name__", call.target) in _SAVING
+        and any(value.requires_grad for value in values_in(call.result))
+        for call in calls[last:]
+    )
 
 
 def _refuse_draws(machine: Machine, first: int) -> None:

@@ -232,7 +232,8 @@ def _str(machine: Machine, args: Any, kwargs: Any) -> str:
     return str(*args, **kwargs)
 
 
-substitute_for(repr)(lambda machine, args, kwargs: to_text(machine, args[0], repr))
+# `object.__str__` is `repr` of its argument, of a tensor too.
+substitute_for(repr, object.__str__)(lambda machine, args, kwargs: to_text(machine, args[0], repr))
 substitute_for(ascii)(lambda machine, args, kwargs: to_text(machine, args[0], ascii))
 
 

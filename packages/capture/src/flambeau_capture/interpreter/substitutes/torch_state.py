@@ -14,12 +14,10 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.autograd.forward_ad
 import torch.autograd.graph
 import torch.autograd.profiler
 import torch.cuda.nvtx
 import torch.profiler
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils._device import DeviceContext
@@ -65,7 +63,6 @@ _SETTERS = (
             "allow_mutation_on_saved_tensors",
         ),
     ),
-    (torch.autograd.forward_ad, ("enter_dual_level", "exit_dual_level", "dual_level")),
     (torch.autograd.profiler, ("profile", "emit_nvtx", "emit_itt")),
     (torch.profiler, ("profile",)),
 )
@@ -125,11 +122,6 @@ def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
     raise GraphBreak(
         "parameter-made", f"the parameters of a {type(args[0]).__qualname__} are converted"
     )
-
-
-@substitute_for(LazyModuleMixin._infer_parameters)
-def _infer_parameters(machine: Machine, args: Any, kwargs: Any) -> Any:
-    raise GraphBreak("parameter-made", f"a {type(args[0]).__qualname__} meets its first input")
 
 
 def _mark(function: Any) -> Substitute:

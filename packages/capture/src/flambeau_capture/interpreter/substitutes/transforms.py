@@ -31,6 +31,7 @@ from flambeau_capture.interpreter.substitute_registry import (
     substitute_for_code,
     substitute_if_new,
 )
+from flambeau_capture.interpreter.substitutes.batch_rules import run_transform
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.fake import make_fake
@@ -149,7 +150,7 @@ def _apply(
     machine: Machine, node: HigherOrder, tensors: Sequence[Any], lifted: Sequence[Lifted]
 ) -> tuple[Any, ...]:
     arguments = (*tensors, *machine.tape.fakes_of(lifted))
-    return machine.tape.call_function(node, arguments)  # type: ignore[no-any-return]
+    return run_transform(machine, node, arguments)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- vmap

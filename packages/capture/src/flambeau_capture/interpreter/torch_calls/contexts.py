@@ -14,12 +14,18 @@ eager, and recorded for the graph. There it is entered and left by calls that no
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._device import _device_constructors
 
-from flambeau_capture.graphs.autograd_calls import enter_inference_mode, leave_inference_mode
+from flambeau_capture.graphs.autograd_calls import (
+    enter_forward_level,
+    enter_inference_mode,
+    leave_forward_level,
+    leave_inference_mode,
+)
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
@@ -107,6 +113,47 @@ class InferenceGuard(Proxy):
         return CallRecipe(_Guard if is_open else _left_guard, (Const(self.enabled),))
 
 
+@dataclass(slots=True)
+class Blocks:
+    """Whether the frame has entered blocks that no graph may end in."""
+
+    entered: bool = False
+
+    def enter(self, machine: Recorder, what: str) -> None:
+        """Note that one is entered, or break."""
+        if not machine.strategy.enters_blocks or machine.tape.subgraphs:
+            raise GraphBreak("torch-state", f"{what} is entered")
+        self.entered = True
+
+
+class ForwardLevel:
+    """A level of forward-mode differentiation that the frame has entered, and not left."""
+
+    def __init__(self, machine: Recorder) -> None:
+        machine.state_of(Blocks).enter(machine, "a level of forward-mode differentiation")
+        self.level: int = torch._C._enter_dual_level()
+        machine.tape.record_setting(enter_forward_level, ())
+        machine.tape.inference_guards.append(self)
+
+    def leave(self) -> None:
+        """Leave it while capturing, and record nothing."""
+        torch._C._exit_dual_level(level=self.level)
+
+
+def forward_levels(machine: Recorder) -> list[ForwardLevel]:
+    """The levels that the frame has entered, the outermost first."""
+    return [entry for entry in machine.tape.inference_guards if isinstance(entry, ForwardLevel)]
+
+
+def leave_forward(machine: Recorder) -> None:
+    """Leave the innermost level, in the graph too."""
+    entry = machine.tape.inference_guards.pop()
+    if not isinstance(entry, ForwardLevel):
+        raise GraphBreak("torch-state", "inference mode is left later than a level around it")
+    machine.tape.record_setting(leave_forward_level, ())
+    entry.leave()
+
+
 def leave_inference_modes(machine: Recorder) -> None:
     """Leave what the frame has entered, when it has been interpreted."""
     guards = machine.tape.inference_guards
@@ -122,6 +169,9 @@ def reenter_side_effects(
 
     Within the graph it is left: the calls that do so are recorded.
     """
+    if forward_levels(machine):
+        detail = "a graph ends in a level of forward-mode differentiation"
+        raise GraphBreak("torch-state", detail)
     found: list[SideEffect] = []
     guards, before = machine.tape.inference_guards, machine.switches
     for guard in guards:

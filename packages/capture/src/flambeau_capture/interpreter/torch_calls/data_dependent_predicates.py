@@ -25,7 +25,6 @@ from flambeau_prims.fake import FakeTensor
 from flambeau_prims.float_ranges import BELOW_ONE
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes_node import from_symbolic
-from flambeau_prims.unsupported import DataDependent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,17 +61,6 @@ def _is_nonzero(tape: CallTape, args: Args, kwargs: Kwargs) -> Any:
     return tape.truth(args[0])
 
 
-def _packed_rnn(tape: CallTape, args: Args, kwargs: Kwargs) -> Any:
-    """Of packed sequences the C++ reads the lengths from memory, which a fake has not."""
-    if len(args) > 1 and isinstance(args[1], torch.Tensor) and args[1].dtype is torch.int64:
-        raise DataDependent("a recurrent network reads the lengths of packed sequences")
-    return NotImplemented
-
-
-def _packing(tape: CallTape, args: Args, kwargs: Kwargs) -> Any:
-    raise DataDependent("sizes of packed sequences are lengths, which a tensor holds")
-
-
 def _all(tape: CallTape, condition: torch.Tensor) -> bool:
     return tape.truth(tape.call_method("all", (condition,)))
 
@@ -85,11 +73,10 @@ def _are_unknown(tensors: tuple[Any, ...]) -> bool:
 
 
 _PREDICATES: dict[Any, Callable[[CallTape, tuple[Any, ...], dict[str, Any]], Any]] = {
-    torch.equal: _equal, torch.Tensor.equal: _equal, torch.allclose: _allclose,
+    torch.equal: _equal, torch.Tensor.equal: _equal, torch.ops.aten.equal.default: _equal,
+    torch.allclose: _allclose,
     torch.Tensor.allclose: _allclose, torch.is_nonzero: _is_nonzero,
     torch.Tensor.is_nonzero: _is_nonzero,
-    **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _packed_rnn),
-    **dict.fromkeys((torch._pack_padded_sequence, torch._pad_packed_sequence), _packing),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import types
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +30,7 @@ from flambeau_capture.interpreter.torch_calls.data_dependent_predicates import (
     learn_range,
 )
 from flambeau_capture.interpreter.torch_calls.inputs import Inputs
+from flambeau_capture.interpreter.torch_calls.operators_inside import OperatorsInside
 from flambeau_capture.interpreter.torch_calls.torch_functions import as_eager
 from flambeau_capture.interpreter.values.numbers import (
     call_on_tensors,
@@ -199,11 +201,16 @@ class Tape(Inputs):
         made = itertools.islice(self._values.items(), mark, None)
         return {key: entry for key, entry in made if key not in self._input_of_fake}
 
-    def mark_inside(self, mark: int, what: str) -> None:
-        """Hide the values made since a mark: they exist inside a node's subgraph only."""
-        for key, (fake, _) in self.made_since(mark).items():
-            del self._values[key]
-            self.subgraph_inputs[key] = (fake, what)
+    def mark_inside(
+        self, mark: int, what: str, results: frozenset[GraphValue] = frozenset()
+    ) -> None:
+        """Hide the values made since a mark, which exist inside a node's subgraph only; `results`
+        are also the node's.
+        """
+        for key, (fake, value) in self.made_since(mark).items():
+            if value not in results:
+                del self._values[key]
+                self.subgraph_inputs[key] = (fake, what)
 
     def fakes_of(self, values: Iterable[Any]) -> list[Any]:
         """Graph values and sizes as the arguments of a call."""
@@ -337,6 +344,16 @@ class Tape(Inputs):
         flags: Any = {"mutates": mutates, "untraced": True, "can_raise": can_raise}
         self.record(target, recorded, named, result, pure=False, **flags)
 
+    def call_left_to_torch(
+        self, target: Callable[..., Any], like: Callable[..., Any], args: Args, *, is_random: bool
+    ) -> Any:
+        """Record a call that no tracer sees into; `like` makes tensors such as its results."""
+        self._refuse_untraced(target)
+        result = self._call(target, like, args, {})
+        call = next(call for call in reversed(self.calls) if call.target is target)
+        call.untraced, call.random, call.can_raise = True, is_random, True
+        return result
+
     def _refuse_untraced(self, target: Any) -> None:
         if self.subgraphs:
             name = target if isinstance(target, str) else getattr(target, "__name__", "a function")
@@ -384,6 +401,10 @@ class Tape(Inputs):
         except RuntimeError as error:
             refused = error_texts.SYMBOLIC_SIZES_REFUSED.matches(error)
             if not refused and not (isinstance(error, DataDependent) and self.tracer.taken):
+                # A function in Python is followed instead; an operator has nothing inside.
+                in_c = isinstance(target, str) or type(function) is types.BuiltinFunctionType
+                if isinstance(error, DataDependent) and in_c:
+                    return self._call_inside(error, target, function, args, kwargs)
                 raise
             args, kwargs = with_numbers(self, args, kwargs, self.tracer.taken)
             if refused:
@@ -429,6 +450,21 @@ class Tape(Inputs):
         )
         if defined or (self.env is not None and self.env.assumed):
             self.unbacked.bind_unbacked(defined, new)  # type: ignore[arg-type]
+        return result
+
+    def _call_inside(
+        self, error: DataDependent, target: Any, function: Any, args: Args, kwargs: Kwargs
+    ) -> Any:
+        """Record the operators of a call instead of it; the error, if these do not help."""
+        calls, mark = len(self.calls), self.values_made()
+        try:
+            with OperatorsInside(self):
+                result = self._run(target, function, args, kwargs)
+        except DataDependent:
+            del self.calls[calls:]
+            raise error from None
+        for fake, value in self.made_since(mark).values():
+            value.requires_grad = fake.requires_grad  # which autograd decides above the operators
         return result
 
     def _mutated(self, written: list[torch.Tensor], operands: Any) -> tuple[GraphValue, ...]:

@@ -640,6 +640,8 @@ class Objects:
         tracked = self.tracked_copy_of.get(id(mapping))
         if tracked is not None:
             return tracked.copy
+        if id(mapping) in self.machine.strategy.whole_dicts:
+            return self.wrap(mapping, source)
         self.register(mapping, source)
         return mapping
 
