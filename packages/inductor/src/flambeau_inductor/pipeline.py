@@ -15,6 +15,7 @@ from flambeau_inductor.graph_passes.fuse_attention import (
     fuse_attention,
     options_without_effect,
 )
+from flambeau_inductor.graph_passes.image_gradients import separate_image_gradients
 from flambeau_inductor.graph_passes.multiply_by_onednn import multiply_by_onednn
 from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
@@ -42,6 +43,8 @@ GraphPass: TypeAlias = Callable[[Graph], Graph]
 GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("convolutions_to_products", convolutions_to_products),
     ("compute_depthwise_convolutions", compute_depthwise_convolutions),
+    # What makes products of convolutions has seen only those of forward passes.
+    ("separate_image_gradients", separate_image_gradients),
     # Behind what makes products of convolutions.
     ("multiply_by_onednn", multiply_by_onednn),
     ("unfuse_bias", unfuse_bias),
@@ -60,7 +63,9 @@ UNTUNED = frozenset({"multiply_by_onednn"})
 """Passes that choose what `tuning` measures, where it does."""
 
 
-INEXACT = frozenset({"compute_depthwise_convolutions", "unfuse_bias", "widen_gradients"})
+INEXACT = frozenset({
+    "compute_depthwise_convolutions", "separate_image_gradients", "unfuse_bias", "widen_gradients",
+})  # fmt: skip
 """Passes that round results of products in another place than eager: not with strict numerics."""
 
 

@@ -40,12 +40,14 @@ from flambeau_inductor.lowering.scan import follow, follow_one
 from flambeau_inductor.lowering.split_axes import split_axes
 from flambeau_inductor.lowering.split_reduction import lower_split_reduction
 from flambeau_inductor.lowering.split_scan import choose_chunk, lower_chunks
+from flambeau_inductor.lowering.winograd import lower_winograd
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
 from flambeau_inductor.split_reduction import choose_split, reduced_dims
 from flambeau_prims.flex_attention import EAGER
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import STORED_DTYPES, Kind, Prim
 from flambeau_prims.sizes import hint_of
+from flambeau_prims.winograd import winograd_convolution
 from flambeau_runtime.program import Symbol
 
 if TYPE_CHECKING:
@@ -126,6 +128,11 @@ class _GraphLowering:
             self.lowered.compared.add(name)
         return name
 
+    def make_unnamed(self, spec: Spec) -> TensorRef:
+        """A new buffer for what no value of the graph stands for."""
+        self.made += 1
+        return TensorRef(self.declare(f"buf{self.made - 1}", spec, "computed"), spec)
+
     def tensor(self, value: Value) -> TensorRef:
         """A realized value, or a view of one, as a tensor."""
         return TensorRef(self.memory[self.realized.root(value)], value.spec)
@@ -139,6 +146,10 @@ class _GraphLowering:
             lower_attention(self, node)
             return
         if not isinstance(node.op, Prim):
+            convolution = None if self.options.strict else winograd_convolution(node)
+            if convolution is not None:
+                lower_winograd(self, node, convolution)
+                return
             nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))
             return
         if (out := result_of(node)) in self.realized.roots or out not in self.realized.values:
