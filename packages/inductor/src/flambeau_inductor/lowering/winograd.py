@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from flambeau_inductor.nodes import ExternCall, TensorRef
 
 if TYPE_CHECKING:
-    from flambeau_inductor.lowering.lower_graph import _GraphLowering
     from flambeau_prims.graph import Node
     from flambeau_prims.winograd import WinogradConvolution
 
@@ -25,8 +24,8 @@ PRODUCTS = 16
 """Products of a pair of channels, for 2 x 2 pixels."""
 
 
-def lower_winograd(lowering: _GraphLowering, node: Node, call: WinogradConvolution) -> None:
-    """Append the two calls."""
+def lower_winograd(lowering: Any, node: Node, call: WinogradConvolution) -> None:
+    """Append the two calls. `lowering` is the `_GraphLowering`, whose module imports this one."""
     weight, outputs = lowering.tensor(call.weight), call.out.spec.shape[1]
     count = PRODUCTS * outputs * call.x.spec.shape[1]
     transformed = lowering.make_unnamed(call.weight.spec.fresh((count,)))
@@ -39,13 +38,8 @@ def lower_winograd(lowering: _GraphLowering, node: Node, call: WinogradConvoluti
     _append(lowering, node, CONVOLUTION, (*operands, *settings), result)
 
 
-def _append(
-    lowering: _GraphLowering, node: Node, op: str, args: tuple[Any, ...], result: str
-) -> None:
+def _append(lowering: Any, node: Node, op: str, args: tuple[Any, ...], result: str) -> None:
     nodes = lowering.lowered.nodes
-    nodes.append(
-        ExternCall(
-            len(nodes), op, args, {}, (), (("out", result),),
-            {arg.buffer for arg in args if isinstance(arg, TensorRef)}, "cpu", where=node.where,
-        )  # fmt: skip
-    )
+    reads = {arg.buffer for arg in args if isinstance(arg, TensorRef)}
+    out = (("out", result),)
+    nodes.append(ExternCall(len(nodes), op, args, {}, (), out, reads, "cpu", where=node.where))

@@ -169,23 +169,23 @@ INLINE floats write_tile(
 """
 
 _REPAIR = """\
-// A number of the result, as a sum of products.
+// A number of the result, as a sum of products. In double precision none overflows on the way.
 static float sum_of_products(
     const convolution &c, int64_t n, int64_t row, int64_t column, int64_t lane) {
   const int64_t *const w = c.weights;
-  float sum = 0;
+  double sum = 0;
   for (int i = 0; i < 3; ++i)
     for (int j = 0; j < 3; ++j) {
       const int64_t y = row - c.top + i, x = column - c.left + j;
       if (y < 0 || y >= c.x.rows || x < 0 || x >= c.x.columns) continue;
       const float *const image = pixel(c.x, n, y, x);
       const float *const factor = c.w + w[4] + lane * w[3] + i * w[5] + j * w[6];
-      float part = 0;
+      double part = 0;
       #pragma omp simd reduction(+ : part)
-      for (int64_t k = 0; k < c.channels; ++k) part += image[k] * factor[k * w[1]];
+      for (int64_t k = 0; k < c.channels; ++k) part += (double)image[k] * factor[k * w[1]];
       sum += part;
     }
-  return sum + (c.bias ? c.bias[lane] : 0);
+  return (float)sum + (c.bias ? c.bias[lane] : 0);
 }
 // Computes the numbers of a tile again that are not finite.
 __attribute__((noinline, cold)) static void repair_tile(
