@@ -11,17 +11,19 @@ import torch
 
 from flambeau_inductor import compile_graph
 from flambeau_inductor.check import check_graph
-from flambeau_inductor.graph_passes.image_gradients import separate_image_gradients
+from flambeau_inductor.graph_passes.convolution_gradients import separate_convolution_gradients
 from flambeau_inductor.options import InductorOptions
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.rules.registry import infer
 from flambeau_prims.spec import Spec
 from flambeau_runtime import RuntimeOptions, load
+from flambeau_runtime.build.isa import LEVELS, detect
+from flambeau_runtime.program import Extern
 
 aten = torch.ops.aten
 OPTIONS = InductorOptions(debug_checks=True)
-WINOGRAD = "cpu_winograd_convolution"
+WINOGRAD, GRADIENT = "cpu_winograd_convolution", "cpu_winograd_gradient"
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -105,16 +107,22 @@ def test_one_thread_and_many_give_the_same_bits() -> None:
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
-@pytest.mark.parametrize("isa", ["baseline", "avx2"])
-def test_lower_isa_levels(isa: str) -> None:
-    if isa != "baseline" and not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
-        pytest.skip("the CPU has no AVX2")
+@pytest.mark.parametrize("isa", LEVELS)
+def test_isa_levels(isa: str) -> None:
+    if LEVELS.index(isa) < LEVELS.index(detect()):
+        pytest.skip(f"the CPU has no {isa}")
     x, w, b = images(2, 32, 15, 18), torch.randn(64, 32, 3, 3), torch.randn(64)
     program = compile_graph(convolution(x, w, b), OPTIONS)
     (result,) = load(program, RuntimeOptions(isa=isa))(x, w, b)
     exact = torch.conv2d(x.double(), w.double(), b.double(), padding=1)
     error = (torch.conv2d(x, w, b, padding=1) - exact).abs().max()
     assert (result - exact).abs().max() <= 2 * error + 1e-6
+    gradient = images(2, 64, 15, 18)
+    program = compile_graph(backward(x, w, gradient, [False, True, False]), OPTIONS)
+    (result,) = load(program, RuntimeOptions(isa=isa))(gradient, x, w)
+    settings = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
+    exact = aten.convolution_backward(gradient.double(), x.double(), w.double(), *settings)[1]
+    torch.testing.assert_close(result, exact.float(), rtol=1e-4, atol=1e-4)
 
 
 def test_strides_of_operands() -> None:
@@ -151,27 +159,85 @@ def test_sums_that_overflow_and_those_beside_them() -> None:
     torch.testing.assert_close(result[large], exact[large], rtol=1e-4, atol=0)
 
 
-def test_gradients_of_images_become_convolutions() -> None:
-    x, w = images(2, 32, 14, 13), torch.randn(64, 32, 3, 3)
-    gradient = images(2, 64, 14, 13)
-    settings = ([64], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    graph = graph_of(aten.convolution_backward.default, [gradient, x, w], *settings)
-    before = run_graph(graph, [gradient, x, w])
-    graph = separate_image_gradients(graph)
+def backward(
+    x: torch.Tensor, w: torch.Tensor, gradient: torch.Tensor, mask: list[bool], padding: int = 1
+) -> Graph:
+    """The backward pass of a convolution."""
+    settings = ([1, 1], [padding] * 2, [1, 1], False, [0, 0], 1, mask)
+    tensors = [gradient, x, w]
+    return graph_of(aten.convolution_backward.default, tensors, [w.shape[0]], *settings)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "padding"),
+    [
+        ((2, 32, 14, 13), 64, 1),
+        ((1, 96, 21, 8), 32, 2),
+        ((3, 64, 12, 11), 160, 0),
+        ((24, 32, 13, 16), 32, 1),  # in several shares
+    ],
+)
+def test_gradients(shape: tuple[int, ...], channels: int, padding: int) -> None:
+    n, _, rows, columns = shape
+    more = 2 * padding - 2
+    x, w = images(*shape), torch.randn(channels, shape[1], 3, 3)
+    gradient = images(n, channels, rows + more, columns + more)
+    graph = backward(x, w, gradient, [True, True, True], padding)
+    tensors = [gradient, x, w]
+    before = run_graph(graph, tensors)
+    exact = run_graph(graph, [one.double() for one in tensors])
+    graph = separate_convolution_gradients(graph)
     check_graph(graph)
-    assert str(graph).count("convolution.default") == 1
-    after = run_graph(graph, [gradient, x, w])
-    for one, two in zip(before, after, strict=True):
+    assert [getattr(node.op, "name", str)() if isinstance(node.op, torch._ops.OpOverload)
+            else node.op.name for node in graph.nodes] == [
+        "aten::convolution", "sum", "aten::convolution_backward"
+    ]  # fmt: skip
+    for one, two in zip(before, run_graph(graph, tensors), strict=True):
         assert one.stride() == two.stride()
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
-    check(graph, gradient, x, w)
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-3)
+    program = compile_graph(graph, OPTIONS)
+    assert {WINOGRAD, GRADIENT} <= {kernel.name for kernel in program.kernels}
+    assert not [step for step in program.steps if isinstance(step, Extern)]
+    for result, wanted, best in zip(load(program)(*tensors), before, exact, strict=True):
+        assert result.stride() == wanted.stride()
+        assert (result - best).abs().max() <= 2 * (wanted - best).abs().max() + 1e-6
+
+
+def test_gradients_of_weights_in_another_order() -> None:
+    x, w, gradient = images(2, 32, 14, 13), images(64, 32, 3, 3), images(2, 64, 14, 13)
+    graph = backward(x, w, gradient, [False, True, False])
+    (result,) = load(compile_graph(graph, OPTIONS))(gradient, x, w)
+    (expected,) = run_graph(graph, [gradient, x, w])
+    assert result.stride() == expected.stride()
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_weights_from_numbers_that_are_not_finite() -> None:
+    """A pixel in a corner takes part in four of the nine sums."""
+    x, w, gradient = images(1, 64, 14, 13), torch.randn(64, 64, 3, 3), images(1, 64, 14, 13)
+    x[0, 3, 0, 0], x[0, 40, 13, 12], gradient[0, 5, 7, 6] = torch.inf, torch.nan, torch.inf
+    graph = backward(x, w, gradient, [False, True, False])
+    (result,) = load(compile_graph(graph, OPTIONS))(gradient, x, w)
+    (expected,) = run_graph(graph, [gradient, x, w])
+    assert not expected[0, 3].isfinite().all() and expected[0, 3].isfinite().any()
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-3, equal_nan=True)
+
+
+def test_gradients_on_one_thread_and_many_have_the_same_bits() -> None:
+    x, w, gradient = images(9, 32, 20, 21), torch.randn(64, 32, 3, 3), images(9, 64, 20, 21)
+    graph = backward(x, w, gradient, [False, True, False])
+    results = [
+        load(compile_graph(graph, InductorOptions(threads=threads)))(gradient, x, w)[0]
+        for threads in (1, 2, 5)
+    ]
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
 def test_a_gradient_of_the_image_alone_leaves_no_call() -> None:
     x, w, gradient = images(2, 32, 14, 13), torch.randn(64, 32, 3, 3), images(2, 64, 14, 13)
     settings = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, False, False])
     graph = graph_of(aten.convolution_backward.default, [gradient, x, w], *settings)
-    graph = separate_image_gradients(graph)
+    graph = separate_convolution_gradients(graph)
     check_graph(graph)
     assert [node.op for node in graph.nodes] == [aten.convolution.default]
 

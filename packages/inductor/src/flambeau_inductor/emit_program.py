@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from flambeau_inductor.codegen.base import Emitted, backend_for
-from flambeau_inductor.codegen.cpp.winograd import NAMES, winograd_ints, winograd_source
+from flambeau_inductor.codegen.cpp.winograd import NAMES, winograd_source
 from flambeau_inductor.codegen.triton.attention_backend import emit_attention
 from flambeau_inductor.codegen.triton.user_kernel import lower_user_launch
 from flambeau_inductor.lowering.elements import host_symbol
@@ -323,15 +323,15 @@ class _Emitter:
         self.steps.append(rt.Extern(call.op, args, kwargs, call.results, call.out))
 
     def winograd(self, call: ExternCall) -> None:
-        """Launch a kernel of a convolution; one source holds those of all."""
+        """Launch a kernel of convolutions; one source holds those of all."""
         name = NAMES[call.op]
         if all(kernel.name != name for kernel in self.kernels):
-            source, kernels = winograd_source(self.options.threads)
+            source, kernels = winograd_source(call.op, self.options.threads)
             self.add(Emitted((source,), kernels, ()))
-        ((_, result),) = call.out
-        refs = [self.tensor(arg) for arg in call.args if isinstance(arg, TensorRef)]
-        ints = winograd_ints(call, self.lowered.buffers[result].spec)
-        self.steps.append(rt.Launch(name, (*refs, result), self.sizes.dims_of(ints)))
+        *refs, ints = call.args
+        buffers = (*map(self.tensor, refs), *(buffer for _, buffer in call.out))
+        sizes = (item.size if isinstance(item, SizeRef) else item for item in ints)
+        self.steps.append(rt.Launch(name, buffers, self.sizes.dims_of(sizes)))
 
     def user_launch(self, operator: LaunchOperator, call: ExternCall) -> bool:
         """Launch a kernel of the program, if Programs can."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
+from flambeau_inductor.graph_passes.convolution_gradients import separate_convolution_gradients
 from flambeau_inductor.graph_passes.convolution_products import convolutions_to_products
 from flambeau_inductor.graph_passes.depthwise_convolutions import (
     compute_depthwise_convolutions,
@@ -15,7 +16,6 @@ from flambeau_inductor.graph_passes.fuse_attention import (
     fuse_attention,
     options_without_effect,
 )
-from flambeau_inductor.graph_passes.image_gradients import separate_image_gradients
 from flambeau_inductor.graph_passes.multiply_by_onednn import multiply_by_onednn
 from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
@@ -44,7 +44,7 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("convolutions_to_products", convolutions_to_products),
     ("compute_depthwise_convolutions", compute_depthwise_convolutions),
     # What makes products of convolutions has seen only those of forward passes.
-    ("separate_image_gradients", separate_image_gradients),
+    ("separate_convolution_gradients", separate_convolution_gradients),
     # Behind what makes products of convolutions.
     ("multiply_by_onednn", multiply_by_onednn),
     ("unfuse_bias", unfuse_bias),
@@ -64,7 +64,8 @@ UNTUNED = frozenset({"multiply_by_onednn"})
 
 
 INEXACT = frozenset({
-    "compute_depthwise_convolutions", "separate_image_gradients", "unfuse_bias", "widen_gradients",
+    "compute_depthwise_convolutions", "separate_convolution_gradients", "unfuse_bias",
+    "widen_gradients",
 })  # fmt: skip
 """Passes that round results of products in another place than eager: not with strict numerics."""
 

@@ -6,6 +6,7 @@ F(2x2, 3x3) computes 2 x 2 pixels of the result from 4 x 4 of the image, with 16
 pair of channels in place of 36 (Lavin and Gray 2015, "Fast Algorithms for Convolutional Neural
 Networks"). On random numbers its results are nearer to the exact ones than a sum of 9 products for
 each channel. The gradient of the image is such a convolution, too: transposed, by the same weights.
+That of the weights is computed from the same transforms.
 """
 
 from __future__ import annotations
@@ -48,6 +49,16 @@ class WinogradConvolution:
     transposed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class WinogradGradient:
+    """The gradient of the weights, `out`, from the image and the result's gradient."""
+
+    x: Value
+    gradient: Value
+    out: Value
+    padding: tuple[int, int]
+
+
 def winograd_convolution(node: Node) -> WinogradConvolution | None:
     """The convolution that a node is, if it is worth transforming."""
     if node.op is not aten.convolution.default or node.kwargs:
@@ -77,6 +88,28 @@ def has_winograd_gradient(node: Node) -> bool:
     if _margin(padding, not transposed) is None or not _steps_by_one(stride, dilation):
         return False
     return _fits(gradient.spec, weight.spec, out.spec)
+
+
+def winograd_gradient(node: Node, *, alone: bool = True) -> WinogradGradient | None:
+    """The gradient of weights that a node computes, if it is worth transforming; `alone`: if the
+    node computes nothing else.
+    """
+    if node.op is not aten.convolution_backward.default or node.kwargs:
+        return None
+    gradient, x, weight, _, stride, padding, dilation, transposed, output_padding, groups, mask = (
+        node.args
+    )
+    out = node.outputs[1]
+    if out is None or (alone and list(mask) != [False, True, False]):
+        return None
+    if transposed or any(output_padding) or groups != 1 or not _steps_by_one(stride, dilation):
+        return None
+    margin = _margin(padding, transposed)
+    if margin is None or not _fits(x.spec, weight.spec, gradient.spec):
+        return None
+    if not all(isinstance(step, int) for step in out.spec.stride):
+        return None
+    return WinogradGradient(x, gradient, out, margin)
 
 
 def _steps_by_one(*settings: Any) -> bool:

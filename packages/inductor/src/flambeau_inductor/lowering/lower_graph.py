@@ -47,7 +47,6 @@ from flambeau_prims.flex_attention import EAGER
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import STORED_DTYPES, Kind, Prim
 from flambeau_prims.sizes import hint_of
-from flambeau_prims.winograd import winograd_convolution
 from flambeau_runtime.program import Symbol
 
 if TYPE_CHECKING:
@@ -146,9 +145,7 @@ class _GraphLowering:
             lower_attention(self, node)
             return
         if not isinstance(node.op, Prim):
-            convolution = None if self.options.strict else winograd_convolution(node)
-            if convolution is not None:
-                lower_winograd(self, node, convolution)
+            if not self.options.strict and lower_winograd(self, node):
                 return
             nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))
             return

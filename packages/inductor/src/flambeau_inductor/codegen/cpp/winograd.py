@@ -17,19 +17,26 @@ sums that they are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flambeau_inductor.codegen.cpp.prelude import prelude
-from flambeau_inductor.lowering.winograd import CONVOLUTION, WEIGHTS
-from flambeau_inductor.nodes import TensorRef
+from flambeau_inductor.codegen.cpp.winograd_gradient import GRADIENT
+from flambeau_inductor.lowering.winograd import (
+    CONVOLUTION,
+    GRADIENT_SHARES,
+    GRADIENT_SUM,
+    WEIGHTS,
+)
 from flambeau_runtime.program import Kernel, Source
 
-if TYPE_CHECKING:
-    from flambeau_inductor.nodes import ExternCall
-    from flambeau_prims.spec import Size, Spec
-
-NAMES = {WEIGHTS: "cpu_winograd_weights", CONVOLUTION: "cpu_winograd_convolution"}
+NAMES = {
+    WEIGHTS: "cpu_winograd_weights",
+    CONVOLUTION: "cpu_winograd_convolution",
+    GRADIENT_SHARES: "cpu_winograd_gradient",
+    GRADIENT_SUM: "cpu_winograd_gradient_sum",
+}
 """What is called -> the kernel."""
+
+UNITS = (WEIGHTS, CONVOLUTION), (GRADIENT_SHARES, GRADIENT_SUM)
+"""What is in one translation unit."""
 
 _SETTINGS = """\
 #if defined(__AVX512F__)
@@ -102,6 +109,14 @@ struct convolution {
 struct tile {
   int64_t n, row, column;
 };
+// ints: those of the weights (7); n, rows and columns of the image, and its steps (6); rows and
+// columns of the result, and its steps (5); the zeros above and beside the image (2); one more.
+static convolution convolution_of(const int64_t *ints, float *x, float *y) {
+  return {{x, ints[7], ints[8], ints[9], ints[10], ints[11], ints[12]},
+          {y, ints[7], ints[13], ints[14], ints[15], ints[16], ints[17]},
+          nullptr, nullptr, nullptr, ints, ints[0], ints[2], ints[18], ints[19],
+          (ints[13] + 1) / 2, (ints[14] + 1) / 2, 0};
+}
 INLINE tile tile_of(const convolution &c, int64_t number) {
   const int64_t image = number / c.tile_columns / c.tile_rows;
   return {image, number / c.tile_columns % c.tile_rows, number % c.tile_columns};
@@ -228,20 +243,14 @@ static void convolution_part(const convolution &c, int64_t begin, int64_t end) {
     }
   }
 }
-// ints: those of the weights (7), n, rows and columns of the image and its steps (6), rows and
-// columns of the result and its steps (5), the zeros above and beside the image, and whether there
-// is a bias.
+// buffers: the image, the transformed weights, the weights, a bias if there is one, the result.
 EXPORT void cpu_winograd_convolution(void *const *buffers, const int64_t *ints) {
   const bool has_bias = ints[20];
-  const image x = {(float *)buffers[0], ints[7], ints[8], ints[9], ints[10], ints[11], ints[12]};
-  float *const result = (float *)buffers[3 + has_bias];
-  const image y = {result, ints[7], ints[13], ints[14], ints[15], ints[16], ints[17]};
-  const int64_t channels = ints[0];
-  convolution c = {x, y, (const float *)buffers[2], (const float *)buffers[1],
-                   has_bias ? (const float *)buffers[3] : nullptr, ints, channels, ints[2],
-                   ints[18], ints[19], (y.rows + 1) / 2, (y.columns + 1) / 2, 0};
-  const int64_t tiles = y.count * c.tile_rows * c.tile_columns, least = ROWS == 14 ? 14 : 12;
-  c.block = channels <= 256 ? 4 * least : channels <= 512 ? 2 * least : least;
+  convolution c = convolution_of(ints, (float *)buffers[0], (float *)buffers[3 + has_bias]);
+  c.u = (const float *)buffers[1], c.w = (const float *)buffers[2];
+  c.bias = has_bias ? (const float *)buffers[3] : nullptr;
+  const int64_t tiles = c.y.count * c.tile_rows * c.tile_columns, least = ROWS == 14 ? 14 : 12;
+  c.block = c.channels <= 256 ? 4 * least : c.channels <= 512 ? 2 * least : least;
   while (c.block > least && tiles < 4 * c.block * MAX_THREADS) c.block /= 2;
   const int64_t n = (tiles + c.block - 1) / c.block;
   PARALLEL(n, convolution_part(c, begin, end))
@@ -249,9 +258,9 @@ EXPORT void cpu_winograd_convolution(void *const *buffers, const int64_t *ints) 
 """
 
 
-def winograd_source(threads: int) -> tuple[Source, tuple[Kernel, ...]]:
-    """The translation unit and its kernels, whose `source` is 0; `threads`: 0 for as many as OpenMP
-    has.
+def winograd_source(call: str, threads: int) -> tuple[Source, tuple[Kernel, ...]]:
+    """The translation unit for what is called, and the unit's kernels, whose `source` is 0;
+    `threads`: 0 for as many as OpenMP has.
     """
     parallel = f"""\
 #define MAX_THREADS {threads or "omp_get_max_threads()"}
@@ -262,29 +271,10 @@ def winograd_source(threads: int) -> tuple[Source, tuple[Kernel, ...]]:
     call; \\
   }}
 """
-    text = parallel + _SETTINGS + _WEIGHTS + _TILES + _REPAIR + _CONVOLUTION
-    kernels = tuple(Kernel(name, 0) for name in NAMES.values())
-    return Source("cpp", prelude([text], parallel=True) + text), kernels
-
-
-def winograd_ints(call: ExternCall, result: Spec) -> list[Size]:
-    """The ints that a launch passes; `result`: what the call writes."""
-    tensors = [arg for arg in call.args if isinstance(arg, TensorRef)]
-    *margins, transposed = call.args[len(tensors) :]
-    if call.op == WEIGHTS:
-        return _weight_ints(tensors[0].spec, transposed)
-    x, _, weight, *bias = (ref.spec for ref in tensors)
-    steps = [(spec.stride[0], *spec.stride[2:]) for spec in (x, result)]
-    return [
-        *_weight_ints(weight, transposed), *x.shape[:1], *x.shape[2:], *steps[0],
-        *result.shape[2:], *steps[1], *margins, len(bias),
+    names = next(names for names in UNITS if call in names)
+    parts = [_TILES, GRADIENT] if GRADIENT_SHARES in names else [
+        _WEIGHTS, _TILES, _REPAIR, _CONVOLUTION
     ]  # fmt: skip
-
-
-def _weight_ints(weight: Spec, transposed: bool) -> list[Size]:
-    """Channels of the image and of the result, and where the weight of a pair of them lies."""
-    (lanes, channels, *_), (lane_step, step, row, column) = weight.shape, weight.stride
-    if transposed:  # the numbers of a window are in reverse order
-        last = 2 * row + 2 * column
-        return [lanes, lane_step, channels, step, last, -row, -column]
-    return [channels, step, lanes, lane_step, 0, row, column]
+    text = "".join([parallel, _SETTINGS, *parts])
+    kernels = tuple(Kernel(NAMES[name], 0) for name in names)
+    return Source("cpp", prelude([text], parallel=True) + text), kernels
