@@ -97,3 +97,29 @@ def test_a_mixture_of_experts() -> None:
         ((4, 32, 16), BF16),
     )
     check(function, *(torch.randn(shape).to(dtype).requires_grad_() for shape, dtype in shapes))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "ends"),
+    [
+        ((8, 50), (4, 52, 64), (2, 4, 6, 8)),
+        ((8, 52), (4, 52, 64), (2, 4, 8)),
+        ((8, 52), (4, 52, 64), (2, 4, 6, 7, 8)),
+        ((4, 8, 52), (52, 64), (16, 32, 64)),
+        ((3, 8, 52), (4, 52, 64), None),
+        ((4, 8, 52), (4, 50, 64), None),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_groups_that_do_not_fit_are_refused(left, right, ends, dynamic):
+    x, w = torch.randn(left), torch.randn(right)
+    offsets = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+
+    def program(x, w, offsets):
+        return torch._grouped_mm(x, w, offs=offsets).relu()
+
+    with pytest.raises(RuntimeError) as theirs:
+        program(x, w, offsets)
+    with pytest.raises(RuntimeError) as ours:
+        flambeau.compile(program, dynamic=dynamic)(x, w, offsets)
+    assert str(ours.value) == str(theirs.value)

@@ -54,3 +54,28 @@ def test_a_gpu_computes_a_row_once() -> None:
     small, _ = padded_softmax(8, 16, 3, 1, "cuda")
     small.outputs = small.outputs[:1]
     assert "cat" not in compile_graph(small).kernels[0].name
+
+
+def repeated_bytes(computed: bool) -> tuple[Graph, list[torch.Tensor]]:
+    """Each byte twice, with margins on one side and on the other, compared: as max pooling reads
+    the places of its maxima.
+    """
+    graph = Graph([Value("x", Spec.of((4, 9, 30), dtype=torch.int8))])
+    b = Builder(graph.nodes, ["x"])
+    (x,) = graph.inputs
+    if computed:
+        x = b.cast(b.add(b.cast(x, torch.int32), 1), torch.int8)
+    twice = b.reshape(b.expand(b.unsqueeze(x, 2), (4, 9, 2, 30)), (4, 18, 30))
+    left, right = (b.pad(twice, low, high, -1)
+                   for low, high in (((0, 1, 0), (0, 0, 0)), ((0, 0, 0), (0, 1, 0))))  # fmt: skip
+    graph.outputs = [b.eq(left, right)]
+    return graph, [torch.randint(-3, 3, (4, 9, 30), dtype=torch.int8)]
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_bytes_that_are_only_moved_are_not_copied(computed: bool) -> None:
+    graph, tensors = repeated_bytes(computed)
+    program = compile_graph(graph, InductorOptions(debug_checks=True))
+    assert len(program.kernels) == 1 + computed
+    (result,) = load(program)(*tensors)
+    assert torch.equal(result, run_graph(graph, tensors)[0])

@@ -120,7 +120,8 @@ def split_frozen(
         # Before weights are in the library's order.
         fold_affine(graph, constant)
     merge_products(graph, constant)
-    pack_weights(graph, constant, packs)
+    # `folds`: results may be rounded otherwise than eager rounds them.
+    pack_weights(graph, constant, packs, transforms=folds)
     _separate_exits(graph, constant)
     results = _results(graph, constant)
     graph.frozen = frozenset((*frozen, *results))

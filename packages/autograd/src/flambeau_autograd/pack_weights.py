@@ -6,7 +6,8 @@
 Given other weights, the library orders them in every call, or takes a slower kernel. Only for
 weights that are computed once (`freezing`): their order is no strided layout, so the Spec of `p`
 says the shape of `w`, and nothing but the library's own operators may read it. Convolutions take
-part if they are in channels-last layout, which their results then have.
+part if they are in channels-last layout, which their results then have. Those that a compiler
+transforms (`flambeau_prims.winograd`) are left to it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.strides import is_channels_last, is_contiguous
+from flambeau_prims.winograd import winograd_convolution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,15 +31,19 @@ FEWEST_WEIGHTS = 64 * 64
 """For smaller matrices the library's operator costs more time than it saves."""
 
 
-def pack_weights(graph: Graph, constant: set[Value], products: bool = True) -> None:
+def pack_weights(
+    graph: Graph, constant: set[Value], products: bool = True, *, transforms: bool = True
+) -> None:
     """Let convolutions by `constant` weights, and `products` by them, read packed ones, in place;
-    adds these to `constant`.
+    adds these to `constant`. The compiler `transforms` convolutions that are worth it.
     """
     dtypes = _dtypes()
     nodes: list[Node] = []
     for node in graph.nodes:
         pack = _PACKERS.get(node.op)
         if pack is not _pack_convolution and not products:
+            pack = None
+        if transforms and winograd_convolution(node) is not None:
             pack = None
         if pack is not None and not node.kwargs and _is_on_cpu(node, dtypes):
             before = len(nodes)

@@ -11,6 +11,7 @@ from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
 from flambeau_inductor.repeat_program import extend_program
 from flambeau_inductor.tuning.dequantised import multiply_quantised
+from flambeau_inductor.tuning.grouped_products import multiply_groups
 from flambeau_inductor.tuning.integer_products import multiply_integers
 from flambeau_inductor.tuning.tune import tune
 from flambeau_prims.repeated_regions import shorten
@@ -56,6 +57,7 @@ def compile_graph(
     if facts is not None and not (tuner is not None and options.tunes_gemm):
         schedule = multiply_quantised(schedule, options, facts, spends_inputs)
         schedule = multiply_integers(schedule, options, facts, spends_inputs)
+        schedule = multiply_groups(schedule, options, facts, spends_inputs)
     if tuner is not None and options.tunes:
         schedule = tune(schedule, options, tuner, spends_inputs)
     return emit_program(schedule, options, backends)

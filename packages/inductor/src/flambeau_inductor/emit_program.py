@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from flambeau_inductor.codegen.base import backend_for
+from flambeau_inductor.codegen.base import Emitted, backend_for
+from flambeau_inductor.codegen.cpp.winograd import NAMES, winograd_source
 from flambeau_inductor.codegen.triton.attention_backend import emit_attention
 from flambeau_inductor.codegen.triton.user_kernel import lower_user_launch
 from flambeau_inductor.lowering.elements import host_symbol
@@ -31,7 +32,7 @@ from flambeau_runtime import program as rt
 
 if TYPE_CHECKING:
     from flambeau_inductor.attention import ScheduledAttention
-    from flambeau_inductor.codegen.base import Emitted, KernelBackend
+    from flambeau_inductor.codegen.base import KernelBackend
     from flambeau_inductor.codegen.triton.user_kernel import UserLaunch
     from flambeau_inductor.ir import ScheduledKernel
     from flambeau_inductor.nodes import Lowered
@@ -305,6 +306,9 @@ class _Emitter:
 
     def extern(self, call: ExternCall) -> None:
         """An extern call, after the views that it takes."""
+        if call.op in NAMES:
+            self.winograd(call)
+            return
         launch = launch_named(call.op)
         if launch is not None and self.user_launch(launch, call):
             return
@@ -317,6 +321,17 @@ class _Emitter:
             self.reserve(call.results[0], *args)
             return
         self.steps.append(rt.Extern(call.op, args, kwargs, call.results, call.out))
+
+    def winograd(self, call: ExternCall) -> None:
+        """Launch a kernel of convolutions; one source holds those of all."""
+        name = NAMES[call.op]
+        if all(kernel.name != name for kernel in self.kernels):
+            source, kernels = winograd_source(call.op, self.options.threads)
+            self.add(Emitted((source,), kernels, ()))
+        *refs, ints = call.args
+        buffers = (*map(self.tensor, refs), *(buffer for _, buffer in call.out))
+        sizes = (item.size if isinstance(item, SizeRef) else item for item in ints)
+        self.steps.append(rt.Launch(name, buffers, self.sizes.dims_of(sizes)))
 
     def user_launch(self, operator: LaunchOperator, call: ExternCall) -> bool:
         """Launch a kernel of the program, if Programs can."""

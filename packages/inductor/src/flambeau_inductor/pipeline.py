@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
+from flambeau_inductor.graph_passes.convolution_gradients import separate_convolution_gradients
 from flambeau_inductor.graph_passes.convolution_products import convolutions_to_products
 from flambeau_inductor.graph_passes.depthwise_convolutions import (
     compute_depthwise_convolutions,
@@ -42,6 +43,8 @@ GraphPass: TypeAlias = Callable[[Graph], Graph]
 GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("convolutions_to_products", convolutions_to_products),
     ("compute_depthwise_convolutions", compute_depthwise_convolutions),
+    # What makes products of convolutions has seen only those of forward passes.
+    ("separate_convolution_gradients", separate_convolution_gradients),
     # Behind what makes products of convolutions.
     ("multiply_by_onednn", multiply_by_onednn),
     ("unfuse_bias", unfuse_bias),
@@ -60,7 +63,10 @@ UNTUNED = frozenset({"multiply_by_onednn"})
 """Passes that choose what `tuning` measures, where it does."""
 
 
-INEXACT = frozenset({"compute_depthwise_convolutions", "unfuse_bias", "widen_gradients"})
+INEXACT = frozenset({
+    "compute_depthwise_convolutions", "separate_convolution_gradients", "unfuse_bias",
+    "widen_gradients",
+})  # fmt: skip
 """Passes that round results of products in another place than eager: not with strict numerics."""
 
 

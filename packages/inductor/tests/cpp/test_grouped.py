@@ -120,3 +120,23 @@ def test_groups_of_columns_stay_the_librarys() -> None:
     tuner = Every(0)
     compile_graph(product.graph, OPTIONS, tuner=tuner)
     assert not tuner.names
+
+
+@pytest.mark.parametrize(("rows", "few"), [(16, True), (0, True), (17, False)])
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_few_rows_without_measuring(rows: int, few: bool, dtype: torch.dtype) -> None:
+    """Dot products of rows, if the matrices lie as linear layers have them."""
+    x, w = torch.randn(rows, 304).to(dtype), torch.randn(4, 72, 304).transpose(1, 2).to(dtype)
+    ends = [rows // 4, rows // 4, rows // 2, rows]
+    product = Product(x, w, torch.tensor(ends, dtype=torch.int32))
+    y = product.call(aten._grouped_mm.default, *product.graph.inputs)
+    product.graph.outputs = [relu_of(product, y)]
+    facts = CpuBench(run_cpp.OPTIONS).facts
+    program = compile_graph(product.graph, OPTIONS, facts=facts)
+    assert any("multiply_dots" in one.text for one in program.sources) == (few and rows > 0)
+    (result,) = load(program, run_cpp.OPTIONS)(x, w, torch.tensor(ends, dtype=torch.int32))
+    assert result.shape == (rows, 72)
+    if rows:
+        assert error(result, exact_of(x, w, ends)) <= PRECISION[dtype]
+    strict = dataclasses.replace(OPTIONS, numerics="strict")
+    assert "multiply_dots" not in str(compile_graph(product.graph, strict, facts=facts).sources)

@@ -40,6 +40,7 @@ from flambeau_inductor.lowering.scan import follow, follow_one
 from flambeau_inductor.lowering.split_axes import split_axes
 from flambeau_inductor.lowering.split_reduction import lower_split_reduction
 from flambeau_inductor.lowering.split_scan import choose_chunk, lower_chunks
+from flambeau_inductor.lowering.winograd import lower_winograd
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
 from flambeau_inductor.split_reduction import choose_split, reduced_dims
 from flambeau_prims.flex_attention import EAGER
@@ -126,6 +127,11 @@ class _GraphLowering:
             self.lowered.compared.add(name)
         return name
 
+    def make_unnamed(self, spec: Spec) -> TensorRef:
+        """A new buffer for what no value of the graph stands for."""
+        self.made += 1
+        return TensorRef(self.declare(f"buf{self.made - 1}", spec, "computed"), spec)
+
     def tensor(self, value: Value) -> TensorRef:
         """A realized value, or a view of one, as a tensor."""
         return TensorRef(self.memory[self.realized.root(value)], value.spec)
@@ -139,6 +145,8 @@ class _GraphLowering:
             lower_attention(self, node)
             return
         if not isinstance(node.op, Prim):
+            if not self.options.strict and lower_winograd(self, node):
+                return
             nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))
             return
         if (out := result_of(node)) in self.realized.roots or out not in self.realized.values:

@@ -189,10 +189,16 @@ def realize(graph: Graph, options: InductorOptions) -> Realized:
 
 
 def _is_narrow(image: Value) -> bool:
-    """Whether an image is of bytes on a CPU: to copy these costs less than to compute them beside
-    the margin. The kernel of the product before them does, from sums in the cache.
+    """Whether an image is of bytes that are computed, on a CPU: to copy these costs less than to
+    compute them beside the margin. The kernel of the product before them does, from sums in the
+    cache. Bytes that are only moved are read where they lie.
     """
-    return image.spec.device.type == "cpu" and image.spec.dtype in (torch.int8, torch.uint8)
+    if image.spec.device.type != "cpu" or image.spec.dtype not in (torch.int8, torch.uint8):
+        return False
+    maker = image.producer
+    while maker is not None and isinstance(maker.op, Prim) and maker.op.kind is Kind.VIEW:
+        maker = maker.args[0].producer
+    return maker is not None and isinstance(maker.op, Prim)
 
 
 class _Realizer:

@@ -22,7 +22,7 @@ from flambeau_inductor.tuning.tune import changed
 from flambeau_runtime.tuning.contest import CpuFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
@@ -37,29 +37,48 @@ def multiply_integers(
     spends_inputs: bool = False,
 ) -> Schedule:
     """The schedule with kernels for the products of int8 matrices on the CPU."""
-    numbers = [number for number, group in enumerate(schedule.groups)
-               if isinstance(call := group.nodes[0], ExternCall) and call.device == "cpu"
-               and call.op == "aten._int_mm.default"]  # fmt: skip
-    known = facts("cpu") if numbers else None
+    calls = calls_on_cpu(schedule, "aten._int_mm.default")
+    known = facts("cpu") if calls else None
     if not isinstance(known, CpuFacts) or not known.multiplies_int8:
         return schedule
+    parts = chosen_parts(schedule, options, calls, known, _preferred)
+    return changed(schedule, parts, options, spends_inputs) if parts else schedule
+
+
+def calls_on_cpu(schedule: Schedule, op: str) -> dict[int, ExternCall]:
+    """The calls of an operator on the CPU, by the numbers of their groups."""
+    return {
+        number: call
+        for number, group in enumerate(schedule.groups)
+        if isinstance(call := group.nodes[0], ExternCall) and call.device == "cpu" and call.op == op
+    }
+
+
+def chosen_parts(
+    schedule: Schedule,
+    options: InductorOptions,
+    calls: Mapping[int, ExternCall],
+    facts: CpuFacts,
+    prefer: Callable[[Part], int | None],
+) -> list[Part]:
+    """The calls with ways to compute them, `prefer` having chosen one; without those for which it
+    chooses none.
+    """
     order = GroupOrder(schedule.lowered, schedule.groups)
     parts = []
-    for number in numbers:
-        call = schedule.groups[number].nodes[0]
-        assert isinstance(call, ExternCall)
+    for number, call in calls.items():
         product = product_of_call(call)
         if product is None:
             continue
         nest = group_of(contraction_nest(call, schedule.lowered))
         if contraction_of(kernel_of(nest, set(), schedule, options)) is None:
             continue
-        part = CppWays(schedule, order, options, number, nest, product, known).part()
-        chosen = None if part is None else _preferred(part)
+        part = CppWays(schedule, order, options, number, nest, product, facts).part()
+        chosen = None if part is None else prefer(part)
         if part is not None and chosen is not None:
             part.chosen = chosen
             parts.append(part)
-    return changed(schedule, parts, options, spends_inputs) if parts else schedule
+    return parts
 
 
 def _preferred(part: Part) -> int | None:

@@ -290,6 +290,7 @@ def grouped_mm(self: Spec, mat2: Spec, offs: Spec | None, out_dtype: torch.dtype
         )
     if (offs is None) != (self.ndim == 3 and mat2.ndim == 3):
         raise RuntimeError("offs is given exactly if one of the multiplicands is 2D")
+    _check_groups(self, mat2, offs)
     rows, columns = self.shape[-2], mat2.shape[-1]
     if self.ndim == mat2.ndim:
         group: tuple[Size, ...] = (self.shape[0],) if offs is None else (offs.shape[0],)
@@ -299,6 +300,25 @@ def grouped_mm(self: Spec, mat2: Spec, offs: Spec | None, out_dtype: torch.dtype
     aligned = 16 // dtype.itemsize
     stored = (*group, rows, ceil_div(columns, aligned) * aligned)
     return self.fresh((*group, rows, columns), contiguous_stride(stored), dtype=dtype)
+
+
+def _check_groups(self: Spec, mat2: Spec, offs: Spec | None) -> None:
+    """Raise what eager raises for groups that do not fit. The inner axis of two 2d operands is the
+    concern of each product.
+    """
+    stacked = [each for each in (self, mat2) if each.ndim == 3]
+    if stacked and not eq(self.shape[-1], mat2.shape[-2]):
+        raise RuntimeError("contraction dimension of mat_a and mat_b must match")
+    if len(stacked) == 2 and not eq(self.shape[0], mat2.shape[0]):
+        raise RuntimeError("batched dimension has to match")
+    if offs is None:
+        return
+    if offs.ndim != 1:
+        raise RuntimeError("offs has to be 1D")
+    if offs.dtype is not torch.int32:
+        raise RuntimeError("Offsets have to be int32")
+    if stacked and not eq(offs.shape[0], stacked[0].shape[0]):
+        raise RuntimeError("matrix batch sizes have to match")
 
 
 @rule(aten._scaled_grouped_mm.default, aten._scaled_grouped_mm_v2.default)

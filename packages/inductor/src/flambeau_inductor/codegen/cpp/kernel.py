@@ -45,6 +45,7 @@ from flambeau_inductor.codegen.cpp.reductions import (
 from flambeau_inductor.codegen.cpp.row_shares import ROWS, accumulate_in_memory, share_loop
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
 from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
+from flambeau_inductor.codegen.cpp.short_groups import widen_short_groups
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
 from flambeau_inductor.codegen.cpp.streaming_stores import declare_streams, streamed_buffers
 from flambeau_inductor.codegen.cpp.unroll_and_jam import unroll_and_jam, write_jammed
@@ -84,11 +85,12 @@ class KernelWriter(LoopWriter):
     """Writes one kernel."""
 
     def __init__(self, kernel: LoopKernel, name: str, threads: int) -> None:
-        kernel = accumulate_in_memory(kernel)
+        kernel, self.group = widen_short_groups(accumulate_in_memory(kernel))
         super().__init__(kernel)
         self.threads = threads
         self.name = name
         self.plan = choose_plan(kernel)
+        assert self.group == 1 or self.plan.kind == "columns", kernel
         self.streamed = streamed_buffers(kernel, self.plan)
         vector = self.plan.vector
         self.ordered = self.plan.serial and vector is not None and is_ordered(kernel.body, vector)
@@ -488,6 +490,8 @@ class KernelWriter(LoopWriter):
                     self.flush_columns(bounded)
         if bounded:
             self.flush_columns(bounded)
+        if self.group > 1 and accumulators:
+            self.join_groups(accumulators)
         self.finish_columns(phase, accumulators, arrays)
 
     def column_rows(
@@ -551,6 +555,22 @@ class KernelWriter(LoopWriter):
                 for text in accumulator.join:
                     self.line(text.format(**both))
                 self.line(f"{name}_part[c] = {accumulator.part[0][2]};")
+
+    def join_groups(self, accumulators: dict[str, Accumulator]) -> None:
+        """Join the columns of each group (`short_groups`), and give all of them the result."""
+        with (
+            self.block(f"for (int64_t c = 0; c < count; c += {self.group})"),
+            self.block(f"for (int64_t other = c + 1; other < c + {self.group}; ++other)"),
+        ):
+            for name, accumulator in accumulators.items():
+                both = places("s", f"{name}_all", "[c]") | places("q", f"{name}_all", "[other]")
+                for text in accumulator.merge:
+                    self.line(text.format(**both))
+        with self.block("for (int64_t c = 0; c < count; ++c)"):
+            for name, accumulator in accumulators.items():
+                for _, suffix, _ in accumulator.state:
+                    array = f"{name}_all{suffix}"
+                    self.line(f"{array}[c] = {array}[c / {self.group} * {self.group}];")
 
     def finish_columns(
         self, phase: Phase, accumulators: dict[str, Accumulator], arrays: set[str]
