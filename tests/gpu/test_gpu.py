@@ -182,6 +182,24 @@ def test_one_graph_serves_all_sizes() -> None:
             torch.testing.assert_close(softmax(x), torch.softmax(x, -1))
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_training_of_a_norm_serves_all_batches(autocast: bool) -> None:
+    model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 48)).cuda()
+    compiled = flambeau.compile(model)
+    for batch in (2, 3, 16, 40, 130, 1):
+        x = on_gpu(batch, 32, 64)
+        shown = []
+        for run in (model, compiled):
+            model.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                y = run(x).square()
+            y.sum().backward()
+            shown.append([y.detach(), *(p.grad.clone() for p in model.parameters())])
+        bounds = {"rtol": 0.05, "atol": 0.05 * batch} if autocast else {"rtol": 1e-3, "atol": 1e-2}
+        torch.testing.assert_close(*shown, **bounds)
+    assert len(flambeau.explain(compiled).graphs) <= 3
+
+
 def test_dropout_follows_the_generator() -> None:
     compiled = flambeau.compile(lambda x: F.dropout(x, 0.5) * 2, fullgraph=True)
     x = torch.ones(10_000, device="cuda")

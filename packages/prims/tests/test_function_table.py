@@ -211,6 +211,8 @@ def test_autocast_casts_by_function():
         def fn(x, w):
             y = F.gelu(x @ w)
             z = F.softmax(y, -1)
+            wide = [y.square(), torch.trapz(y), F.pairwise_distance(y, y)]
+            assert all(each.dtype is torch.float32 for each in wide)  # all parts but differences
             return y, z, torch.einsum("ij,jk->ik", z, w), y + x.sum(), x.double() @ w.double()
 
         (y, z, e, s, d), ops, _ = run(

@@ -8,14 +8,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
 from cases import Case, all_cases, tiling_of
 
+from flambeau_inductor import compile_graph
 from flambeau_inductor.codegen.triton.backend import TritonBackend, meta, write
 from flambeau_inductor.ir import ScheduledKernel
 from flambeau_inductor.options import InductorOptions
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Graph, Value
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.spec import Spec
 from flambeau_runtime.build.triton import Cubin, build_cubin
 from flambeau_runtime.cuda import cubin
 from flambeau_runtime.options import RuntimeOptions
@@ -121,3 +127,18 @@ def test_a_kernel_that_spills_is_built_with_more_warps(tmp_path: Path, most: int
     assert 0 < built.registers <= 255
     assert build(aligned=True) == built
     assert build(aligned=False, warps=2).warps == 2
+
+
+@pytest.mark.parametrize("hint", [3, 16, 400])
+def test_sums_over_a_symbolic_axis_and_one_that_tiles_divide(hint: int) -> None:
+    """As in the backward of a layer norm, the rows of a batch whose size changes."""
+    env = SizeEnv()
+    spec = Spec.of((env.symbol(hint, "x"), 32, 64), device=torch.device("cuda:0"))
+    graph = Graph([Value("x", spec), Value("y", spec)])
+    b = Builder(graph.nodes, "xy")
+    x, y = graph.inputs
+    graph.outputs = [b.sum(b.mul(x, y), (0, 1)), b.sum(x, (0, 1))]
+    program = compile_graph(graph, InductorOptions())
+    for kernel in program.kernels:
+        text = program.sources[kernel.source].text
+        assert build_cubin(text, kernel.name, kernel.meta, 90).image.startswith(b"\x7fELF")

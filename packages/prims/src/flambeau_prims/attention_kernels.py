@@ -12,6 +12,7 @@ about tensors without memory. Where there is none, `modelled_kernel` stands in.
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -313,10 +314,9 @@ def _with_a_plan_apart(dropout_p: float) -> float:
     Zero becomes -0.0 (in the backward; of the forward torch leaves it out, as a default). Others
     become the next smaller float32, by which the share of kept elements changes by 2^-24 of it.
     """
-    if dropout_p == 0:
-        return -0.0
-    single = torch.tensor(dropout_p, dtype=torch.float32)
-    return float(torch.nextafter(single, torch.zeros_like(single)))
+    (bits,) = struct.unpack("I", struct.pack("f", dropout_p))
+    (smaller,) = struct.unpack("f", struct.pack("I", bits - 1 if bits else 1 << 31))
+    return float(smaller)
 
 
 def _flash(

@@ -34,11 +34,12 @@ TO_FLOAT32 = frozenset([
     "multilabel_margin_loss", "multi_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd",
     "norm", "nuclear_norm", "normalize", "pdist", "poisson_nll_loss", "prod", "reciprocal",
     "renorm", "rsqrt", "sinh", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin",
-    "softplus", "sum", "tan", "triplet_margin_loss", "frobenius_norm", "native_layer_norm",
+    "softplus", "square", "sum", "tan", "trapezoid", "trapz", "cumulative_trapezoid",
+    "pairwise_distance", "triplet_margin_loss", "frobenius_norm", "native_layer_norm",
     "fft_fft", "fft_ifft", "fft_fft2", "fft_ifft2", "fft_fftn", "fft_ifftn", "fft_rfft",
     "fft_irfft", "fft_rfft2", "fft_irfft2", "fft_rfftn", "fft_irfftn",
 ])  # fmt: skip
-"""Computed in float32."""
+"""Computed in float32. Some consist of others, of which eager casts one: squares are powers."""
 
 TO_WIDEST = frozenset([
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sample", "grid_sampler",

@@ -456,6 +456,8 @@ class KernelWriter(SourceWriter):
             return
         wide = ".to(tl.int64)" if self.wide else ""
         self.line(f"rindex = ({lanes}){wide}")
+        if not self.lanes_fit:  # of outer axes that are symbolic
+            self.line(f"rmask = rindex < {integer_text(self.inner_points)}")
         self.line(f"{last.symbol} = rindex - {start} // {last.size} * {last.size}")
         self.line(f"rest = tl.full([1, 1], 0, tl.int32){wide} + {start} // {last.size}")
         self.unravel(others, "rest")
