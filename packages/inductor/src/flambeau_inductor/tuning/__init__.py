@@ -5,5 +5,5 @@ groups (`ways.py`), which `order.py` lets join; `onednn_epilogues.py` names what
 together with a product; `prologue.py` computes a factor inside the product,
 and `unread_results.py` leaves out what nobody reads of one. Where nobody measures,
 `dequantised.py` chooses for products of quantised weights, `integer_products.py` for products of
-int8 matrices on a CPU.
+int8 matrices and `grouped_products.py` for those of few rows in groups, both on a CPU.
 """
