@@ -178,6 +178,26 @@ def test_guards_of_our_compilers_are_torchs() -> None:
         compiled(torch.randn(5, 3))
 
 
+def test_frames_are_captured_after_torchs_compiler_has_failed() -> None:
+    """It leaves its evaluator of frames behind then."""
+
+    def refused(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(4, -1)
+
+    with pytest.raises(Exception, match="invalid for input of size"):
+        torch.compile(refused, backend="eager")(torch.randn(5, 3))
+
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin() + 1
+        return y.cos() if y.sum().item() > 0 else y
+
+    calls = torch.nn.Module()
+    calls.forward = branches
+    compiled = flambeau.compile(calls)
+    compiled(torch.randn(3))
+    assert len(flambeau.explain(compiled).graphs) == 2
+
+
 @pytest.mark.parametrize("relation", ["at most 6", "equal", "a multiple of 3"])
 def test_guards_of_a_backend_are_taken(relation: str) -> None:
     """A backend that decides by the sizes of fake tensors compiles again where they differ."""

@@ -309,11 +309,15 @@ with_handler(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throw
     return result;
 }
 
+/* What evaluated frames before: another compiler's function, which may stay installed when that
+   compiler has failed. Threads without a handler go on with it. */
+static _PyFrameEvalFunction covered = _PyEval_EvalFrameDefault;
+
 static PyObject *
 evaluate(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
 {
     if (LIKELY(current == NULL)) {
-        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+        return covered(tstate, frame, throwflag);
     }
     if (nested >= MOST_NESTED) {
         if (current->intercepts) {
@@ -333,11 +337,12 @@ install(int on)
 {
     PyInterpreterState *interp = PyInterpreterState_Get();
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
-    if (on && now == _PyEval_EvalFrameDefault) {
+    if (on && now != evaluate) {
+        covered = now;
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
     }
     else if (!on && now == evaluate) {
-        _PyInterpreterState_SetEvalFrameFunc(interp, _PyEval_EvalFrameDefault);
+        _PyInterpreterState_SetEvalFrameFunc(interp, covered);
     }
 }
 
