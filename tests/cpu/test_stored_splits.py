@@ -91,6 +91,35 @@ def test_pieces_are_written_once_and_read_then(trained: bool) -> None:
         assert pieces(compiled) == [expected]
 
 
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * 3 * x * x
+
+
+def cubes(x: torch.Tensor) -> torch.Tensor:
+    y = Cube.apply(x * 2)
+    return y[y > 0].sin().sum()
+
+
+def chosen_cubes(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda x: Cube.apply(x) + 1, lambda x: x.cos(), (x,))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("function", [cubes, chosen_cubes])
+def test_functions_of_the_program_in_pieces(function: Callable[..., Any], trained: bool) -> None:
+    for event in ("capture", "stored"):
+        x = torch.rand(20, requires_grad=trained)
+        assert kinds(used(function, x)) == [event]
+
+
 def test_a_piece_that_is_read_is_compiled_for_other_sizes() -> None:
     few, many = -torch.ones(7), torch.rand(7) + 1
     compiled = used(elements, many)

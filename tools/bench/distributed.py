@@ -1,6 +1,6 @@
 """Training steps on several devices, beside eager and torch.compile: ms a step, peak memory, loss.
 
-Each case runs in processes of its own, one a device: `python -m tools.bench.distributed CASE
+Each case runs in separate processes, one a device: `python -m tools.bench.distributed CASE
 ROUNDS CANDIDATE...`, JSON on stdout.
 """
 

@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
 
 def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding (Su et al. 2021): the halves of a head are turned as pairs."""
+    """Rotary position embedding (Su et al. 2021): the two parts of a head are rotated as pairs."""
     first, second = x.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 

@@ -94,7 +94,7 @@ def _run(names: list[str], folder: Path, cache: Path) -> dict[str, dict[str, Any
 
 
 def report(programs: int, seed: int, processes: int = 3) -> int:
-    """Check programs, a third of them of data, print what differs and how many were served; 1 if
+    """Check programs, a third of them of data, print what differs and how many were read; 1 if
     any differs.
     """
     of_data = range(OF_DATA + seed, OF_DATA + seed + programs // 3)

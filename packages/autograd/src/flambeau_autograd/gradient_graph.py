@@ -334,7 +334,8 @@ def _refusal(traced: Trace, written: Sequence[Value]) -> str:
             return f"it communicates with other processes ({node.op})"
         if not is_draw(node):
             continue
-        known = all(device.type in ("cpu", "cuda") for device in _devices(node))
+        kinds = {device.type for device in _devices(node)}
+        known = bool(kinds) and kinds <= {"cpu", "cuda"}
         if number >= traced.split or not known or node.kwargs.get("generator") is not None:
             return f"it draws random numbers by {node.op}"
     return ""

@@ -441,7 +441,7 @@ def key_for_entry(
     reason: str, gm: fx.GraphModule, examples: list[Any], context: Context, *, split: bool
 ) -> str:
     """What `write_for_entry` makes the key of a graph of, that has none for this reason; "" where
-    no entry may have it either. `split`: it is cut into pieces, which are told apart themselves.
+    no entry may have it either. `split`: it is cut into pieces, which have keys themselves.
     """
     if reason not in _OF_THE_GRAPH and not (split and reason == "foreign-input"):
         return ""

@@ -33,9 +33,9 @@ from flambeau.split_graph import (
     holder_of,
 )
 from flambeau.stored_entries import FORMAT, StoredEntries, store_of
-from flambeau_capture.graphs import control_flow, higher_order
 from flambeau_capture.graphs.control_flow import ControlFlow
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
+from flambeau_capture.graphs.node_records import NODE_RECORDS
 from flambeau_capture.stored.decoding import Decoder
 from flambeau_capture.stored.encoding import Encoder
 from flambeau_capture.stored.reasons import NotStorable
@@ -125,24 +125,16 @@ def _encode_part(encoder: Encoder, value: Any) -> Json:
     if isinstance(value, fx.GraphModule):
         constants = _encode_constants(encoder, constants_of(value))
         return {"graph": [_encode_graph(encoder, value.graph), constants]}
-    if _RECORDS.get(kind.__name__) is kind:
+    if NODE_RECORDS.get(kind.__name__) is kind:
         fields = dataclasses.fields(value)
         parts = {item.name: _encode_part(encoder, getattr(value, item.name)) for item in fields}
         return {"record": [kind.__name__, parts]}
     if isinstance(value, Mapping):
         pairs = [[encoder.value(key), _encode_part(encoder, item)] for key, item in value.items()]
         return {"map": pairs}
-    if kind is tuple:
+    if kind in (tuple, list):
         return {"each": [_encode_part(encoder, item) for item in value]}
     return {"constant": encoder.value(value)}
-
-
-_RECORDS: dict[str, Any] = {
-    name: kind
-    for name, kind in (vars(higher_order) | vars(control_flow)).items()
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-}
-"""Nodes that hold graphs, and their parts, by name."""
 
 
 # ---------------------------------------------------------------- read
@@ -221,7 +213,7 @@ def _decode_part(decoder: Decoder, data: Json) -> Any:
         case "record":
             name, parts = content
             fields = {key: _decode_part(decoder, part) for key, part in parts.items()}
-            return _RECORDS[name](**fields)
+            return NODE_RECORDS[name](**fields)
         case "map":
             return {decoder.value(key): _decode_part(decoder, part) for key, part in content}
         case "each":

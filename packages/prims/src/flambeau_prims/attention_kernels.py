@@ -308,8 +308,8 @@ def _lay_out_gradient(result: torch.Tensor) -> None:
 
 
 def _with_a_plan_apart(dropout_p: float) -> float:
-    """The probability with other bits, so that eager calls have plans of their own: the gradients
-    that they read may be laid out otherwise.
+    """The probability with other bits, so that eager calls have separate plans: the gradients that
+    they read may be laid out otherwise.
 
     Zero becomes -0.0 (in the backward; of the forward torch leaves it out, as a default). Others
     become the next smaller float32, by which the share of kept elements changes by 2^-24 of it.

@@ -35,9 +35,9 @@ from flambeau_capture.exported.tree import (
     Tree,
     class_name,
 )
-from flambeau_capture.graphs import control_flow, custom_function, higher_order
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
-from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_capture.graphs.higher_order import HigherOrder, Jacobian
+from flambeau_capture.graphs.node_records import NODE_RECORDS
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.size_text import read_number, read_size
 from flambeau_prims.sizes import Expr, Size
@@ -362,7 +362,7 @@ def _part_data(value: Any) -> Any:
     """A node that holds graphs, or a part of one."""
     if isinstance(value, fx.GraphModule):
         return encode_graph(value.graph)
-    if type(value).__name__ in _RECORDS and dataclasses.is_dataclass(value):
+    if NODE_RECORDS.get(type(value).__name__) is type(value):
         parts = {
             item.name: _part_data(getattr(value, item.name)) for item in dataclasses.fields(value)
         }
@@ -438,15 +438,6 @@ def _target(data: Any, symbols: Mapping[str, Size]) -> Any:
     return target
 
 
-_RECORDS: dict[str, Any] = {
-    name: kind
-    for module in (higher_order, custom_function, control_flow)
-    for name, kind in vars(module).items()
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-}
-"""The parts of nodes that hold graphs, by name."""
-
-
 def _part(data: Any, symbols: Mapping[str, Size]) -> Any:
     if not isinstance(data, dict):
         return decode(data, {})
@@ -456,9 +447,9 @@ def _part(data: Any, symbols: Mapping[str, Size]) -> Any:
             return CapturedGraphModule(torch.nn.Module(), decode_graph(data, symbols))
         case "record":
             name, parts = value
-            check(name in _RECORDS, f"{name!r} is no part of a graph")
-            made = _RECORDS[name](**{key: _part(part, symbols) for key, part in parts.items()})
-            if isinstance(made, higher_order.Jacobian):
+            check(name in NODE_RECORDS, f"{name!r} is no part of a graph")
+            made = NODE_RECORDS[name](**{key: _part(part, symbols) for key, part in parts.items()})
+            if isinstance(made, Jacobian):
                 check(made.name in ("jacrev", "jacfwd"), f"{made.name!r} is no transform")
             return made
         case "map":

@@ -5,8 +5,8 @@ The function of a checkpoint is followed as any other, and its calls are marked 
     h = checkpoint(block, x)
     ->  the calls of block(x), in region 1: their results are computed again in the backward
 
-A region that writes to tensors outside it, as BatchNorm does, is a node with a graph of its own,
-which calls torch's checkpoint.
+A region that writes to tensors outside it, as BatchNorm does, is a node that holds a graph and
+calls torch's checkpoint.
 
 A region in a region is part of the outer one. Random numbers are drawn once and kept, so the flags
 about generators change nothing. If `context_fn` is what `create_selective_checkpoint_contexts`

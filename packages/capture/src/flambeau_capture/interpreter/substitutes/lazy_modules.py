@@ -2,7 +2,7 @@
 
     model = nn.Sequential(nn.LazyLinear(4), nn.ReLU())
     compiled(x)     capture meets the hook of the LazyLinear: its parameters are made, by torch's
-                    code, from the shape of x; then the frame is interpreted anew
+                    code, from the shape of x; then the frame is interpreted again
 
 The parameters are drawn before the graph runs, so nothing may have been drawn before them.
 """

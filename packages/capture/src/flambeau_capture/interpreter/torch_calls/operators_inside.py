@@ -1,4 +1,4 @@
-"""A call of torch that asks what is in a tensor of its own, as the ATen operators that it makes.
+"""A call of torch that asks what is in a tensor that it has made, as the ATen operators in it.
 
     torch.istft(s, ...)     ->      transpose, _fft_c2r, mul, unfold_backward, ..., abs, min, lt
                                     and then: is that true? which is asked of a value of the graph
