@@ -1,77 +1,203 @@
-"""Autocast for programs on a GPU, function by function.
+"""Autocast for programs on a GPU: kernels of a dispatch key that fakes for a GPU have.
 
-PyTorch casts in kernels of a dispatch key that tensors on `meta`, which fakes for a GPU are to C++,
-do not have. So while `torch.autocast("cuda")` is on, the function table casts the arguments by the
-documented lists (https://pytorch.org/docs/stable/amp.html#autocast-op-reference): float tensors on
-the GPU, float64 excepted, go to the autocast dtype, to float32, or to the widest dtype among them.
+To C++ such a fake is on `meta`, for which torch has no autocast. So the fakes have a key of their
+own, and while a program runs under `torch.autocast("cuda")` its calls pass kernels of this module,
+which cast what torch's kernels would, in every operator that has one in this torch, also where C++
+calls it. How an operator casts is told by the lists of ATen/autocast_mode.h:
+
+    mm(x: f32, y: f32)  ->  mm(x.to(bf16), y.to(bf16))
+    sum(x: bf16)        ->  sum(x, dtype=f32)
+
+Not cached: a parameter that a program uses twice is cast twice, which common subexpressions of the
+graph make one.
 """
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.fake import FakeTensor
+from flambeau_prims.fake import AUTOCAST_KEYS, FakeTensor
+from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-TO_LOWER = frozenset([
-    "matmul", "rmatmul", "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul",
-    "multi_dot", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "conv_tbc", "convolution", "linear", "mm", "mv", "prelu", "gru_cell",
-    "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell", "scaled_dot_product_attention", "einsum",
+_DEVICE = "ipu"
+"""The device type whose switch turns the key on: of a backend that torch no longer has."""
+
+_KEY = "AutocastIPU"
+
+_TO_LOWER = frozenset([
+    "_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc",
+    "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "convolution",
+    "cudnn_convolution", "cudnn_convolution_transpose", "prelu", "addmm", "addmv", "addr",
+    "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm",
+    "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",
+    "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",
 ])  # fmt: skip
-"""Computed in the autocast dtype.  `einsum` is a composition of bmm, which is what eager casts."""
+"""Computed in the autocast dtype."""
 
-TO_FLOAT32 = frozenset([
-    "pow", "rpow", "rdiv", "rtruediv", "acos", "asin", "binary_cross_entropy_with_logits",
-    "cosh", "cosine_embedding_loss", "cdist", "cosine_similarity", "cross_entropy",
-    "cross_entropy_loss", "cumprod", "cumsum", "dist", "erfinv", "exp", "expm1", "group_norm",
-    "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "layer_norm", "log", "log10",
-    "log_softmax", "log1p", "log2", "logsumexp", "margin_ranking_loss", "mse_loss",
-    "multilabel_margin_loss", "multi_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd",
-    "norm", "nuclear_norm", "normalize", "pdist", "poisson_nll_loss", "prod", "reciprocal",
-    "renorm", "rsqrt", "sinh", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin",
-    "softplus", "square", "sum", "tan", "trapezoid", "trapz", "cumulative_trapezoid",
-    "pairwise_distance", "triplet_margin_loss", "frobenius_norm", "native_layer_norm",
-    "fft_fft", "fft_ifft", "fft_fft2", "fft_ifft2", "fft_fftn", "fft_ifftn", "fft_rfft",
-    "fft_irfft", "fft_rfft2", "fft_irfft2", "fft_rfftn", "fft_irfftn",
+_TO_FLOAT32 = frozenset([
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
+    "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
+    "softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "frobenius_norm.dim",
+    "nuclear_norm", "nuclear_norm.dim", "cosine_similarity", "poisson_nll_loss",
+    "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div",
+    "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss",
+    "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss",
+    "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp",
+    "linalg_matrix_sqrth", "upsample_nearest1d", "_upsample_nearest_exact1d",
+    "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_nearest3d",
+    "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d",
+    "_upsample_bicubic2d_aa",
 ])  # fmt: skip
-"""Computed in float32. Some consist of others, of which eager casts one: squares are powers."""
+"""Computed in float32."""
 
-TO_WIDEST = frozenset([
-    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sample", "grid_sampler",
-    "index_put", "scatter_add", "tensordot", "vdot",
+_RESULT_FLOAT32 = frozenset([
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum",
+    "linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum",
+    "sum.dim_IntList",
+])  # fmt: skip
+"""Given `dtype=float32` where the call names none."""
+
+_WITH_DTYPE = {
+    "norm.Scalar": "norm.ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
+}
+"""Another overload is called, which takes the dtype."""
+
+_TO_WIDEST = frozenset([
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler",
+    "index_put", "tensordot", "scatter_add",
 ])  # fmt: skip
 """Computed in the widest dtype among the arguments."""
 
-_REFUSED = frozenset({"binary_cross_entropy", "binary_cross_entropy_loss"})
+_REFUSED = frozenset({"binary_cross_entropy"})
+
+_lock = threading.Lock()
+_libraries: list[torch.library.Library] = []
+_installed: set[str] = set()
 
 
-def cast_arguments(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a torch function as autocast casts them."""
-    name = getattr(func, "__name__", "")
-    if name.startswith("__"):
-        name = name.strip("_")
-    if name in TO_LOWER:
+def install() -> None:
+    """Give each operator that torch casts on a GPU its kernel here, custom operators too.
+
+    Cheap when nothing is new. Called where a trace begins: operators may be registered at any time.
+    """
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")  # type: ignore[attr-defined]
+    if _installed.issuperset(registered):
+        return
+    with _lock:
+        if not _libraries:
+            other = torch.library.Library("_", "IMPL")
+            other.fallback(torch.library.fallthrough_kernel, _KEY)
+            _libraries.append(other)
+        for name in registered:
+            if name not in _installed:
+                _install(name)
+                _installed.add(name)
+
+
+def _install(qualified: str) -> None:
+    namespace, _, name = qualified.partition("::")
+    packet, _, overload = name.partition(".")
+    try:
+        operator = getattr(getattr(torch.ops, namespace), packet)
+        operator = getattr(operator, overload or "default")
+    except AttributeError:
+        return  # a registration for an operator that nobody has defined
+    library = torch.library.Library(namespace, "IMPL")
+    library.impl(name, _kernel(operator, name if namespace == "aten" else None), _KEY)
+    _libraries.append(library)
+
+
+def _kernel(operator: Any, name: str | None) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction(), torch._C._ExcludeDispatchKeyGuard(AUTOCAST_KEYS):
+            if name is None:
+                return operator.redispatch(_CUDA_KEYS, *args, **kwargs)
+            cast, args, kwargs = as_cast(operator, args, kwargs)
+            return cast(*args, **kwargs)
+
+    return kernel
+
+
+_CUDA_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+
+
+def as_cast(
+    operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The call that `torch.autocast("cuda")` makes of a call of an operator of ATen.
+
+    Raises RuntimeError for what torch refuses there, Unsupported for what this module does not
+    know.
+    """
+    name = operator._schema.name.partition("::")[2]
+    if operator._schema.overload_name:
+        name = f"{name}.{operator._schema.overload_name}"
+    if name in _TO_LOWER:
         dtype = torch.get_autocast_dtype("cuda")
-    elif name in TO_FLOAT32:
+    elif name in _TO_FLOAT32:
         dtype = torch.float32
-    elif name in TO_WIDEST:
-        present = {tensor.dtype for tensor in _eligible((args, kwargs))}
-        dtype = torch.float32 if torch.float32 in present else torch.get_autocast_dtype("cuda")
+    elif name in _TO_WIDEST:
+        dtype = _widest(args, kwargs)
+    elif name in _RESULT_FLOAT32:
+        return operator, args, _with_dtype(operator, args, kwargs)
+    elif name in _WITH_DTYPE:
+        packet, _, overload = _WITH_DTYPE[name].partition(".")
+        dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
+        if overload == "ScalarOpt_dim_dtype" and len(args) == 3:
+            args = (*args, False)  # keepdim, which has no default there
+        return getattr(getattr(torch.ops.aten, packet), overload), args, {**kwargs, "dtype": dtype}
     elif name in _REFUSED:
         raise RuntimeError(
             f"torch.nn.functional.{name} is unsafe to autocast; use "
             f"binary_cross_entropy_with_logits, which is safe"
         )
     else:
-        return args, kwargs
-    return _cast(args, dtype), _cast(kwargs, dtype)
+        raise Unsupported(f"{operator} under autocast, of which this torch has a kernel", operator)
+    return operator, _cast(args, dtype), _cast(kwargs, dtype)
+
+
+@contextmanager
+def switched(on: bool) -> Iterator[None]:
+    """The kernels for fakes on or off, for a block."""
+    before = torch.is_autocast_enabled(_DEVICE)
+    torch.set_autocast_enabled(_DEVICE, on)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(_DEVICE, before)
+
+
+def is_current() -> bool:
+    """Whether the kernels for fakes are on exactly if autocast on GPUs is."""
+    return torch.is_autocast_enabled("cuda") == torch.is_autocast_enabled(_DEVICE)
+
+
+def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
+    lower = widest = torch.get_autocast_dtype("cuda")
+    for tensor in _eligible((args, kwargs)):
+        if torch.float32 in (widest, tensor.dtype):
+            widest = torch.float32
+        elif tensor.dtype is not lower:
+            raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+    return widest
+
+
+def _with_dtype(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    position = [argument.name for argument in operator._schema.arguments].index("dtype")
+    given = args[position] if position < len(args) else kwargs.get("dtype")
+    if given is not None or position < len(args) or not _is_eligible(args[0]):
+        return kwargs
+    return {**kwargs, "dtype": torch.float32}
 
 
 def _is_eligible(arg: Any) -> bool:

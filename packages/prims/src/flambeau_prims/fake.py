@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
 _STRIDED = torch.strided
+AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastIPU)  # type: ignore[attr-defined]
+"""What fakes for a GPU have besides, for autocast.py: the key of a backend that is no more."""
 
 
 class GivenMemory(Protocol):
@@ -189,6 +191,7 @@ def make_fake(
         shape = [to_symint(size) for size in shape]
         stride = [to_symint(size) for size in stride]
         offset = to_symint(offset)
+    device = spec.device.type
     fake = _make_wrapper(  # type: ignore[call-arg]
         FakeTensor,
         shape,
@@ -197,13 +200,13 @@ def make_fake(
         None,
         spec.dtype,
         _STRIDED,
-        _CPU if spec.device.type == "cpu" else _META,
+        _CPU if device == "cpu" else _META,
         False,
         requires_grad,
         None,
         False,
         False,
-        None,
+        AUTOCAST_KEYS if device == "cuda" else None,
         0,
     )
     fake.spec = spec

@@ -25,8 +25,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from flambeau_prims import attention_kernels, symbolic_matmul
-from flambeau_prims.autocast import cast_arguments
+from flambeau_prims import attention_kernels, autocast, symbolic_matmul
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
@@ -44,6 +43,8 @@ class FunctionTable(TorchFunctionMode):
         self._running: Any = None
         self._is_gpu = self.device.type != "cpu"
         self._needed = self._is_gpu or symbolic_matmul.needed()
+        if self._is_gpu:
+            autocast.install()
 
     def __enter__(self) -> FunctionTable:
         if self._needed:
@@ -58,8 +59,12 @@ class FunctionTable(TorchFunctionMode):
         kwargs = kwargs or {}
         if any(map(is_wrapper_subclass, types)):
             return func(*args, **kwargs)  # the table then sees what the class computes
-        if self._is_gpu and torch.is_autocast_enabled("cuda"):
-            args, kwargs = cast_arguments(func, args, kwargs)
+        if self._is_gpu and not autocast.is_current():
+            with autocast.switched(torch.is_autocast_enabled("cuda")):
+                return self._call(func, args, kwargs)
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         replacement = self.table.get(func)
         if replacement is not None:
             result = replacement(*args, **kwargs)
@@ -337,6 +342,16 @@ def _channel_shuffle(self: Any, groups: int) -> Any:
     return grouped.permute(0, 2, 1, 3).contiguous().reshape(self.shape)
 
 
+# 5. On a GPU: attention, by the kernel that eager would choose for what autocast makes of it
+
+
+def _attention(*args: Any, **kwargs: Any) -> Any:
+    if torch.is_autocast_enabled("cuda"):
+        operator = torch.ops.aten.scaled_dot_product_attention.default
+        _, args, kwargs = autocast.as_cast(operator, args, kwargs)
+    return attention_kernels.attention(*args, **kwargs)
+
+
 ON_GPU: dict[Any, Callable[..., Any]] = {
     **ANYWHERE,
     torch.Tensor.to: _to,
@@ -350,5 +365,5 @@ ON_GPU: dict[Any, Callable[..., Any]] = {
     torch.channel_shuffle: _channel_shuffle,
     torch.dropout: _dropout,
     F.dropout: _functional_dropout,
-    F.scaled_dot_product_attention: attention_kernels.attention,
+    F.scaled_dot_product_attention: _attention,
 }
