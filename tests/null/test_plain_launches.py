@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 import flambeau
-from flambeau.plain_launches import PlainLaunches, note_cuts
+from flambeau.plain_launches import LaunchLines, PlainLaunches, note_cuts
 from flambeau.report import Report, report_of
 from flambeau_prims.gpu_draws import reserve_random
 from flambeau_prims.graph import Graph, Node, Value
@@ -48,7 +48,7 @@ REASONS = {
 @pytest.mark.parametrize("where", REASONS)
 def test_the_line_is_named(where: str, caplog: pytest.LogCaptureFixture) -> None:
     compiled = flambeau.compile(lambda x: x + 1, name="mine")
-    told = PlainLaunches(report_of(compiled), graph())
+    told = PlainLaunches(report_of(compiled), LaunchLines.of(graph()))
     for _ in range(2):
         told(REASONS[where])
     place = f"{where}: " if where else ""
@@ -78,7 +78,7 @@ def test_calls_between_graphs_are_named(device: str) -> None:
 
 
 def test_without_a_compiled_callable_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    told = PlainLaunches(Report("torch.compile graph"), graph())
+    told = PlainLaunches(Report("torch.compile graph"), LaunchLines.of(graph()))
     for _ in range(2):
         told(ON_THE_CPU)
     (record,) = caplog.records

@@ -1,9 +1,10 @@
 """Programs for entries that one process stores and another one finds, or must not find.
 
 `python -m tests.programs.stored_entries write` makes and stores the entries; `... read` is the next
-process. For the programs of `CHANGED` something is different there: a closure, a class, a switch of
-torch. Names of programs may follow. Each prints, as JSON, what became of the call: "stored" where
-the entry was read, "capture" where it was not; all results are compared with eager's.
+process. `--device=cuda` may follow, and then names of programs. For the programs of `CHANGED`
+something is different there: a closure, a class, a switch of torch. Each prints, as JSON, what
+became of the call: "stored" where the entry was read, "capture" where it was not; all results are
+compared with eager's.
 """
 
 from __future__ import annotations
@@ -1385,7 +1386,10 @@ def compare(found: Any, expected: Any) -> None:
 def main() -> None:
     results = {}
     programs = SAME | CHANGED | OF_THE_PROCESS
-    for name in sys.argv[2:] or programs:
+    names = sys.argv[2:]
+    if names and names[0].startswith("--device="):
+        torch.set_default_device(names.pop(0).partition("=")[2])
+    for name in names or programs:
         program = programs[name]
         try:
             with torch.set_grad_enabled(name in TRAINED):

@@ -31,7 +31,7 @@ from flambeau.graph_split import can_be_cut, cut_graph, cutting_calls, is_data_d
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, is_shown, wanted
 from flambeau.not_stored import NotStored
-from flambeau.plain_launches import PlainLaunches, note_cpu, note_cuts
+from flambeau.plain_launches import LaunchLines, PlainLaunches, note_cpu, note_cuts
 from flambeau.progress import HIDDEN, building, stage
 from flambeau.report import Fallback, GraphReport, Stopwatch, count_calls
 from flambeau_autograd import aot
@@ -200,7 +200,7 @@ def inductor_compiler(
             recording_cache_use(graph_report.cache),
             building(program, graph_report.cache),
         ):
-            refused = PlainLaunches(context.report, graph)
+            refused = PlainLaunches(context.report, LaunchLines.of(graph))
             if context.options.runtime.cuda_graphs == "always":
                 note_cpu(context.report, graph, warn=not context.options.autograd.decompose)
             title = f"{context.report.name} graph {graph_report.number}"

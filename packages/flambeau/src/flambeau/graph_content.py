@@ -73,11 +73,12 @@ def inputs_as_json(examples: list[Any]) -> list[Any]:
             continue
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise NotStored("foreign-input", type(x).__name__)
-        if x.layout is not torch.strided or x.device.type != "cpu":
-            raise NotStored("not-on-the-cpu", str(x.device))
+        if x.layout is not torch.strided:
+            raise NotStored("foreign-input", str(x.layout))
         described.append(
             [
-                type(x).__name__, str(x.dtype), list(x.shape), list(x.stride()),
+                type(x).__name__, str(x.dtype), _device_name(x.device), list(x.shape),
+                list(x.stride()),
                 int(x.storage_offset()), torch._C._dispatch_keys(x).raw_repr(), x.requires_grad,
                 x.is_leaf, x.is_inference(), x.is_conj(), x.is_neg(), x._is_view(),
                 memory.setdefault(x.untyped_storage()._cdata, position),
@@ -213,15 +214,21 @@ def _dict(value: dict[Any, Any]) -> Any:
 
 
 def _spec(value: Spec) -> Any:
-    if value.device.type != "cpu":
-        raise NotStored("not-on-the-cpu", str(value.device))
-    return {"spec": [*map(repr, (value.shape, value.stride, value.offset, value.dtype))]}
+    geometry = map(repr, (value.shape, value.stride, value.offset, value.dtype))
+    return {"spec": [*geometry, _device_name(value.device)]}
 
 
 def _device(value: torch.device) -> Any:
-    if value.type != "cpu":
-        raise NotStored("not-on-the-cpu", str(value))
-    return {"device": str(value)}
+    return {"device": _device_name(value)}
+
+
+def _device_name(device: torch.device) -> str:
+    """The name of a device that the key says enough of: it tells GPUs apart once they are in use
+    (`stored_graphs.surroundings`).
+    """
+    if device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_initialized()):
+        return str(device)
+    raise NotStored("device", str(device))
 
 
 def _of_other_type(value: Any) -> Any:

@@ -74,6 +74,7 @@ def encode_message(
 def _input(x: torch.Tensor, memory: int) -> dict[str, Any]:
     return {
         "dtype": encode(x.dtype),
+        "device": encode(x.device),
         "shape": list(x.shape),
         "stride": list(x.stride()),
         "offset": int(x.storage_offset()),
@@ -143,10 +144,11 @@ def _take_guards(data: list[Any], symbols: dict[str, Any]) -> None:
 
 
 def _decoded_input(item: dict[str, Any], memory: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    device = decode(item["device"], {})
     with torch.inference_mode(item["inference"]):
         if item["memory"] not in memory:
-            memory[item["memory"]] = torch.UntypedStorage(item["bytes"])
-        x = torch.empty(0, dtype=decode(item["dtype"], {}))
+            memory[item["memory"]] = _memory(item["bytes"], device, len(memory))
+        x = torch.empty(0, dtype=decode(item["dtype"], {}), device=device)
         x.set_(memory[item["memory"]], item["offset"], item["shape"], item["stride"])  # type: ignore[call-overload]
         if item["parameter"]:
             return torch.nn.Parameter(x, requires_grad=item["requires_grad"])
@@ -161,6 +163,16 @@ def _decoded_input(item: dict[str, Any], memory: dict[int, torch.UntypedStorage]
                 # As a view of itself, with the strides of dims of size 1, too.
                 x = x.as_strided(x.size(), x.stride(), x.storage_offset())
         return x
+
+
+def _memory(size: int, device: torch.device, number: int) -> torch.UntypedStorage:
+    """Memory of an input whose values nobody reads: on a GPU, an address where there is none."""
+    if device.type == "cpu":
+        return torch.UntypedStorage(size)
+    address = (number + 1) << 44
+    construct: Any = torch._C._construct_storage_from_data_pointer
+    storage: torch.UntypedStorage = construct(address, device, size)
+    return storage
 
 
 class _Computed(torch.autograd.Function):
@@ -186,18 +198,22 @@ def _field(data: Any) -> Any:
 # ---------------------------------------------------------------- torch's state
 
 
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
 def _autocast() -> tuple[Any, ...]:
-    return (
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_cache_enabled(),
+    devices = (
+        (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in _AUTOCAST_DEVICES
     )
+    return (*devices, torch.is_autocast_cache_enabled())
 
 
 def _set_autocast(state: tuple[Any, ...]) -> None:
-    enabled, dtype, cache = state
-    torch.set_autocast_enabled("cpu", enabled)
-    torch.set_autocast_dtype("cpu", dtype)
+    *devices, cache = state
+    for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, devices, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
     torch.set_autocast_cache_enabled(cache)
 
 

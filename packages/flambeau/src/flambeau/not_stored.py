@@ -6,7 +6,7 @@ NOT_STORED = {
     "not-asked": "the option graph_cache is off, caches are, or stages are dumped or checked",
     "measured": "its kernels are chosen by measurement",
     "frozen": "values of its inputs are frozen into it",
-    "not-on-the-cpu": "an input, or a result, is not on the CPU",
+    "device": "a tensor is neither on a CPU nor on a GPU that this process has used before",
     "symbolic": "a size or number is symbolic",
     "data-dependent": "sizes or numbers depend on data",
     "foreign-input": "an input is no plain tensor",
@@ -15,7 +15,7 @@ NOT_STORED = {
     "functions-of-the-program": "it has a backward, and calls functions or holds objects of the "
     "program",
     "eager": "it runs eagerly",
-    "draws": "it runs as eager does where tensors lie otherwise than its draws ask",
+    "draws": "it draws random numbers on a GPU, and has symbolic sizes or functions of the program",
     "programs": "it is compiled to several programs",
     "foreign-result": "a result is no plain data",
     "no-directory": "the cache directory cannot be used",

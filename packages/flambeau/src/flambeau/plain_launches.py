@@ -5,6 +5,7 @@ model.py:12: launched kernel by kernel: aten.nonzero.default waits for the devic
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flambeau_prims.gpu_draws import reserve_random
@@ -18,19 +19,36 @@ if TYPE_CHECKING:
     from flambeau_prims.graph import Graph, Node
 
 
-class PlainLaunches:
-    """Told why a Program of a graph is launched plainly, it notes that with the user's line."""
+@dataclass(frozen=True)
+class LaunchLines:
+    """Lines of the user's program that may keep a Program from being launched as a CUDA graph."""
 
-    def __init__(self, report: Report, graph: Graph) -> None:
-        self.report = report
+    of_operators: dict[str, str]
+    """The first line that calls an operator, by its name without the overload."""
+    on_cpu: str
+    """The first line that touches a tensor of the CPU, or ""."""
+    foreign: str
+    """The first line that calls an operator of the program's own, or ""."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> LaunchLines:
+        """Those of a functional graph."""
         lines = [(str(node.op), node.where) for node in graph.nodes if node.where]
         states = {out for node in graph.nodes if node.op is reserve_random for out in node.outputs}
         on_cpu = (node.where for node in graph.nodes if node.where and _on_cpu(node, states))
-        self._of_operators: dict[str, str] = {}
+        of_operators: dict[str, str] = {}
         for operator, where in lines:
-            self._of_operators.setdefault(_without_out(operator), str(where))
-        self._on_cpu = str(next(on_cpu, ""))
-        self._foreign = next((str(where) for op, where in lines if not _is_ours(op)), "")
+            of_operators.setdefault(_without_out(operator), str(where))
+        foreign = next((str(where) for op, where in lines if not _is_ours(op)), "")
+        return cls(of_operators, str(next(on_cpu, "")), foreign)
+
+
+class PlainLaunches:
+    """Told why a Program is launched plainly, it notes that with the user's line."""
+
+    def __init__(self, report: Report, lines: LaunchLines) -> None:
+        self.report = report
+        self._lines = lines
 
     def __call__(self, reason: str) -> None:
         where = self._line(reason)
@@ -41,9 +59,9 @@ class PlainLaunches:
     def _line(self, reason: str) -> str:
         """The user's line that is why, as far as that is known."""
         if reason == ON_THE_CPU:
-            return self._on_cpu
+            return self._lines.on_cpu
         operator = _without_out(getattr(reason, "op", ""))
-        return self._of_operators.get(operator, "") or self._foreign
+        return self._lines.of_operators.get(operator, "") or self._lines.foreign
 
 
 def note_cuts(report: Report, gm: fx.GraphModule, calls: list[fx.Node]) -> None:

@@ -4,12 +4,12 @@
 
 The key holds all that the compiler may depend on, so a graph that is found needs no further check:
 each node with its target and arguments, the inputs as the compiler sees them, the options, the
-state of torch, the processor, and the versions of torch, Python and the files of this compiler. A
-process that finds its graph imports neither autograd nor the inductor.
+state of torch, the processor, the GPUs, and the versions of torch, Triton, Python and the files of
+this compiler. A process that finds its graph imports neither autograd nor the inductor, nor Triton.
 
-Only what is plain data is stored: compiled graphs on the CPU, with given sizes. Of a graph with a
-backward, the captured graph is stored, too (`stored_training`). `not_stored` says what keeps a
-graph from it. Files are the cache's (`flambeau_runtime.cache`):
+Only what is plain data is stored: compiled graphs with given sizes. Of a graph with a backward, and
+of one that draws random numbers on a GPU, the captured graph is stored, too (`stored_training`).
+`not_stored` says what keeps a graph from it. Files are the cache's (`flambeau_runtime.cache`):
 the user's alone, bound to their key, of the hash that is expected; what is damaged is a miss.
 """
 
@@ -25,7 +25,7 @@ import platform
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -49,7 +49,7 @@ from flambeau_runtime.environment_errors import CacheError, EnvironmentProblem
 from flambeau_runtime.executor import load
 from flambeau_runtime.object_stores import cache_of
 from flambeau_runtime.output_code import output_code
-from flambeau_runtime.program import Extern
+from flambeau_runtime.program import Extern, uses_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -66,7 +66,7 @@ KIND = "graph"
 PROGRAM = "program"
 COMPILER = "compiler"
 CAPTURED = "captured"
-FORMAT = 2
+FORMAT = 3
 
 PACKAGES = (
     "flambeau", "flambeau_capture", "flambeau_autograd", "flambeau_inductor", "flambeau_prims",
@@ -130,10 +130,11 @@ def _read(
             return _read_split(key, data["split"], start, context)
         call = decode_call(data["call"])
         program = program_json.decode(data["program"])
-        training = data["training"]
+        training, draws, lines = data["training"], data["draws"], data["launches"]
     except UNREADABLE:
         return None
-    captured = read_text(CAPTURED, key, context) if training is not None else b""
+    needs_captured = training is not None or draws is not None
+    captured = read_text(CAPTURED, key, context) if needs_captured else b""
     if captured is None:
         return None
     seconds = StageSeconds()
@@ -145,10 +146,11 @@ def _read(
             building(program, use),
         ):
             title = f"{context.report.name} graph {len(context.report.graphs)}"
-            executable = load(program, context.options.runtime, None, title)
+            executable, launch = load_program(program, lines, title, context)
     except EnvironmentProblem:  # which the backend meets, too, and reports
         return None
     report = start()
+    report.launches += launch
     report.stored, report.seconds, report.cache, report.key = "read", seconds, use, key
     report.add_program(program)
     if wanted("output_code", context.options.environment):
@@ -156,12 +158,48 @@ def _read(
         emit("output_code", code, context.options.environment)
     if gm is not None:
         gm.meta["writes_last"] = True
-    if training is not None:
-        compiled: Compiled = _training().read_training(
-            training, captured, executable, call, report, context
-        )
-        return compiled
-    return wrap_inference(executable, call)
+    compiled: Compiled
+    if training is None:
+        compiled = wrap_inference(executable, call)
+    else:
+        compiled = _training().read_training(training, captured, executable, call, report, context)
+    return compiled if draws is None else _draw_as_eager(compiled, captured, tuple(draws))
+
+
+def load_program(
+    program: Program, lines: Any, title: str, context: Context
+) -> tuple[Callable[..., Any], list[Callable[[], str | None]]]:
+    """A stored Program, ready to run, and who says how it is launched, if that is on a GPU.
+
+    `lines`: `plain_launches.LaunchLines` as data.
+    """
+    options = context.options.runtime
+    if not uses_gpu(program):
+        return load(program, options, None, title), []
+    launches = import_apart("flambeau.plain_launches")
+    refused = launches.PlainLaunches(context.report, launches.LaunchLines(**lines))
+    executable = load(program, options, refused, title)
+    describe = import_apart("flambeau_runtime.graph_launch").describe_launch
+    return executable, [functools.partial(describe, program, executable, options)]
+
+
+def _launch_lines(program: Program, graph: Graph) -> Any:
+    """What `load_program` is to be given of the graph that a Program was compiled from."""
+    if not uses_gpu(program):
+        return None
+    return dataclasses.asdict(import_apart("flambeau.plain_launches").LaunchLines.of(graph))
+
+
+def _draw_as_eager(compiled: Compiled, captured: bytes, aligned: tuple[int, ...]) -> Compiled:
+    """`eager_draws.draw_as_eager` by the captured graph, which is read when a call needs it."""
+
+    @functools.cache
+    def graph() -> Compiled:
+        return _training().without_modes(functools.partial(_training().decode_captured, captured))
+
+    draws = import_apart("flambeau.eager_draws")
+    run: Compiled = draws.draw_as_eager(compiled, lambda *args: graph()(*args), aligned)
+    return run
 
 
 def _read_split(
@@ -208,11 +246,12 @@ def write(
 
 
 def _write_captured(gm: fx.GraphModule, examples: list[Any], key: str, context: Context) -> None:
-    """Store the captured graph, if it has a backward; NotStored if it would be read as another."""
-    if "training" not in gm.meta:
+    """Store the captured graph, if calls may need it; NotStored if it would be read as another."""
+    draws = gm.meta.get("draws")
+    if "training" not in gm.meta and not draws:
         return
     if "description" not in gm.meta:
-        raise NotStored("functions-of-the-program")
+        raise NotStored("draws" if draws else "functions-of-the-program")
     captured = _training().encode_captured(gm, examples, key, context)
     store_text(CAPTURED, key, captured, context)
 
@@ -271,8 +310,6 @@ def _contents(gm: fx.GraphModule, report: GraphReport) -> dict[str, Any]:
         return {"operators": operators, "split": _splits().encode_split(split)}
     if report.fallback is not None:
         raise NotStored("eager", report.fallback.reason)
-    if gm.meta.get("draws"):
-        raise NotStored("draws")
     call, training = gm.meta.get("call"), gm.meta.get("training")
     programs = report.programs if training is None else report.programs[:1]
     if call is None or len(programs) != 1:
@@ -281,6 +318,8 @@ def _contents(gm: fx.GraphModule, report: GraphReport) -> dict[str, Any]:
         "operators": operators,
         "call": encode_call(call),
         "program": program_json.encode(programs[0]),
+        "launches": _launch_lines(programs[0], report.functional[0]),
+        "draws": list(gm.meta["aligned_inputs"]) if gm.meta.get("draws") else None,
         "training": None if training is None else _training().encode_training(training),
     }
 
@@ -337,25 +376,40 @@ class _FunctionalGraph:
         """The symbols that it takes as ints."""
         return [str(value) for value in self._graph.inputs if isinstance(value, Expr)]
 
+    def launch_lines(self, program: Program) -> Any:
+        """What `load_program` is to be given besides its Program."""
+        return _launch_lines(program, self._graph)
+
 
 def _program_of(graph: _FunctionalGraph, context: Context) -> Program | None:
     data = _read_program(graph.key, context)
-    return data[0] if data is not None and data[2] == graph.digest else None
+    return data.program if data is not None and data.graph == graph.digest else None
 
 
-def read_backward(key: str, name: str, context: Context) -> tuple[Program, list[str]] | None:
-    """The stored Program of a backward of the captured graph with a key, and the symbols that it
-    takes as ints; or None.
-    """
-    data = _read_program(_key_of_backward(key, name, context), context)
-    return None if data is None else data[:2]
+class StoredProgram(NamedTuple):
+    """The Program of a functional graph, as the cache holds it."""
+
+    program: Program
+    sizes: list[str]
+    """The symbols that it takes as ints."""
+    launches: Any
+    """`plain_launches.LaunchLines` as data, of a Program on a GPU."""
+    graph: str
+    """The hash of the functional graph's text."""
 
 
-def _read_program(key: str, context: Context) -> tuple[Program, list[str], str] | None:
+def read_backward(key: str, name: str, context: Context) -> StoredProgram | None:
+    """The stored Program of a backward of the captured graph with a key, or None."""
+    return _read_program(_key_of_backward(key, name, context), context)
+
+
+def _read_program(key: str, context: Context) -> StoredProgram | None:
     text = read_text(PROGRAM, key, context) if key else None
     try:
         data = None if text is None else json.loads(text)
-        return data and (program_json.decode(data["program"]), data["sizes"], data["graph"])
+        return data and StoredProgram(
+            program_json.decode(data["program"]), data["sizes"], data["launches"], data["graph"]
+        )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -389,6 +443,7 @@ def _write_program(graph: _FunctionalGraph, program: Program, context: Context) 
             "binding": binding(PROGRAM, graph.key),
             "program": program_json.encode(program),
             "sizes": graph.sizes(),
+            "launches": graph.launch_lines(program),
             "graph": graph.digest,
         }
         with contextlib.suppress(CacheError):  # the kernels say so
@@ -484,7 +539,7 @@ def surroundings(context: Context) -> list[Any]:
     """All that a compiled form depends on besides the program: what is installed, the options, and
     torch's state.
     """
-    return [_installation(context.options.runtime), _options(context), _torch_state()]
+    return [_installation(context.options.runtime), _gpus(), _options(context), _torch_state()]
 
 
 def _installation(options: RuntimeOptions) -> list[Any]:
@@ -533,6 +588,28 @@ def _machine() -> list[Any]:
         sys.version, platform.machine(), flags, os.cpu_count(), torch.__version__,
         torch.version.git_version, torch.__config__.show(),
     ]  # fmt: skip
+
+
+def _gpus() -> list[str]:
+    """The GPUs, and the compiler of their kernels; nothing before this process uses one."""
+    return _described_gpus() if torch.cuda.is_initialized() else []
+
+
+@functools.cache
+def _described_gpus() -> list[str]:
+    gpus = list(map(torch.cuda.get_device_properties, range(torch.cuda.device_count())))
+    described = [
+        f"{gpu.name} {gpu.major}.{gpu.minor} {gpu.multi_processor_count} "
+        f"{getattr(gpu, 'shared_memory_per_block_optin', '')}"
+        for gpu in gpus
+    ]
+    # The number of equal GPUs decides nothing.
+    described = described[:1] if len(set(described)) == 1 else described
+    metadata = import_apart("importlib.metadata")
+    try:
+        return [*described, metadata.version("triton")]
+    except metadata.PackageNotFoundError:
+        return described
 
 
 _OF_THIS_PYTHON = (".py", sysconfig.get_config_var("EXT_SUFFIX") or ".so")

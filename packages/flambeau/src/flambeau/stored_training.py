@@ -32,7 +32,6 @@ from flambeau_autograd.training_json import decode_training, encode_training
 from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_runtime.cache import binding, recording_cache_use
-from flambeau_runtime.executor import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -65,6 +64,14 @@ def encode_captured(gm: fx.GraphModule, examples: list[Any], key: str, context: 
         raise NotStored("foreign-call", "the graph, read again, is another one")
     data = {"binding": binding(stored_graphs.CAPTURED, key), "message": message}
     return stored_graphs.compact_json(data)
+
+
+def decode_captured(captured: bytes) -> Callable[..., Any]:
+    """The captured graph of what `encode_captured` gave: it runs as eager does."""
+    messages = import_apart("flambeau.graph_messages")
+    gm, _, _ = messages.decode_message(json.loads(captured)["message"])
+    run: Callable[..., Any] = gm.forward
+    return run
 
 
 _NAMES = re.compile(
@@ -170,16 +177,18 @@ class StoredBackwards(BackwardTable):
         found = stored_graphs.read_backward(self._key, backward_name(missing), self._context)
         if found is None:
             return self._traced()[0].without(missing)
-        program, sizes = found
         with (
             Stopwatch(self._report.seconds, "runtime"),
             recording_cache_use(self._report.cache),
-            building(program, self._report.cache),
+            building(found.program, self._report.cache),
         ):
             title = f"{self._context.report.name} graph {self._report.number}"
-            run = load(program, self._context.options.runtime, None, title)
-        self._report.add_program(program)
-        return Backward(run, tuple(sizes), self._tangents - missing)
+            run, launch = stored_graphs.load_program(
+                found.program, found.launches, title, self._context
+            )
+        self._report.launches += launch
+        self._report.add_program(found.program)
+        return Backward(run, tuple(found.sizes), self._tangents - missing)
 
     def gradients(
         self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]

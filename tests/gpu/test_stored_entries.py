@@ -1,0 +1,85 @@
+"""Whole entries of programs on a GPU: the next process uses them, without a capture or Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def run(module: str, cache: Path, *arguments: str) -> dict[str, str]:
+    """The outcomes of programs in a process of their own."""
+    given = {"FLAMBEAU_CACHE_DIR": str(cache), "FLAMBEAU_GRAPH_CACHE": "1", "FLAMBEAU_CHECK": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.programs.{module}", *arguments],
+        cwd=ROOT,
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return outcomes
+
+
+AGAIN = {"second_derivatives"}
+"""Programs of which the second process traces a part again."""
+
+
+def test_the_second_process_reads_its_entries(tmp_path: Path) -> None:
+    first, second = (run("stored_on_gpu", tmp_path / "cache") for _ in range(2))
+    for name, outcome in first.items():
+        assert name == "imported" or outcome.startswith("capture"), (name, outcome)
+    del first["imported"], second["imported"]
+    kinds = {name: set(outcome.partition(":")[0].split()) for name, outcome in second.items()}
+    captured = {name: second[name] for name, seen in kinds.items() if seen != {"stored"}}
+    assert not captured, captured
+    launches = {
+        name: (first[name].rpartition(": ")[2], second[name].rpartition(": ")[2])
+        for name in second
+        if name not in AGAIN
+    }
+    assert all(one == other for one, other in launches.values()), launches
+
+
+def test_a_reader_imports_no_compiler(tmp_path: Path) -> None:
+    names = ("pointwise", "module", "training", "training_with_dropout", "attention")
+    for imported in ("triton", ""):
+        found = run("stored_on_gpu", tmp_path / "cache", *names)["imported"]
+        assert ("triton" in found.split()) == bool(imported) or not imported
+    assert not found
+
+
+def test_programs_for_a_cpu_give_eagers_results_on_a_gpu(tmp_path: Path) -> None:
+    """Entries that fit are read, and others are not; results are eager's in both processes."""
+    from tests.programs.stored_entries import CHANGED, SAME
+
+    first, second = (
+        run("stored_entries", tmp_path / "cache", phase, "--device=cuda")
+        for phase in ("write", "read")
+    )
+    events = {"capture", "stored", "break", "recompile", "violated"}
+    errors = {
+        name: (first[name], text)
+        for name, text in second.items()
+        if not set(text.partition(":")[0].split()) <= events and first[name] != text
+    }
+    assert not errors, errors
+    read = {
+        name
+        for name, text in second.items()
+        if "stored" in text.partition(":")[0] and "capture" not in text
+    }
+    assert not read & set(CHANGED), read & set(CHANGED)
+    missing = {name: (first[name], second[name]) for name in set(SAME) - read}
+    assert len(missing) <= len(SAME) // 20, missing
