@@ -22,6 +22,7 @@ from torch.nn import functional
 import flambeau
 from flambeau import backends, stored_graphs
 from flambeau.report import report_of
+from flambeau_prims import autocast
 from flambeau_runtime.environment_errors import CompilerNotFound
 
 
@@ -407,3 +408,9 @@ def test_a_captured_graph_that_is_read_back_as_another_is_not_stored(
         stored.append(report_of(compiled).graphs[0].stored)
     assert stored[0] == "written"
     assert "the graph, read again, is another one" in stored[1]
+
+
+def test_kernels_for_autocast_on_gpus_leave_the_keys() -> None:
+    before = stored_graphs._torch_state()
+    autocast.install()  # which the first program on a GPU does
+    assert stored_graphs._torch_state() == before

@@ -34,6 +34,9 @@ _KEYS = frozenset({
 })  # fmt: skip
 """The dispatch keys that `custom_op` registers itself, or that hold kernels alone."""
 
+_NOT_DESCRIBED = ("_autocast_dtype", "_disabled_kernel", "_torch_dispatch_fns")
+"""What `custom_op` may hold besides its rules; torch 2.11 does not know the first."""
+
 _FINDS_BY_OTHER_MEANS = frozenset({
     "__builtins__", "__dict__", "__globals__", "__import__", "eval", "exec", "getattr", "globals",
     "input", "locals", "open", "vars",
@@ -75,8 +78,7 @@ class _Rules:
         keys = sorted(key for key in torch.library._impls if key.startswith(f"{namespace}/{name}/"))
         if made._abstract_fn is None or not {key.rpartition("/")[2] for key in keys} <= _KEYS:
             raise LookupError(operator)
-        held = made._autocast_dtype, made._disabled_kernel, made._torch_dispatch_fns
-        if any(held):
+        if any(getattr(made, held, None) for held in _NOT_DESCRIBED):
             raise LookupError(operator)
         self.texts.append(f"{operator} {made._schema} {made._tags} {keys}")
         rules = (made._abstract_fn, made._setup_context_fn, made._backward_fn, made._vmap_fn)

@@ -691,10 +691,16 @@ _KEYS_OF_PRIMS = frozenset({
 """What torch registers for operators of `prims` itself, for some when a program imports them."""
 
 
+_AUTOCAST_KEY = "AutocastIPU"
+"""The key of our kernels for fakes (`flambeau_prims.autocast`), registered when first needed."""
+
+
 @functools.lru_cache(maxsize=8192)
 def _is_override(name: str) -> bool:
     """Whether a kernel registered in Python ("aten/sin/CPU") may not be one of torch itself."""
     space, key = name.partition("/")[0], name.rpartition("/")[2]
+    if key == _AUTOCAST_KEY:
+        return False
     return space == "aten" or (space.startswith("prim") and key not in _KEYS_OF_PRIMS)
 
 

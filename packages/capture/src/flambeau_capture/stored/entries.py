@@ -77,7 +77,7 @@ def encode_entry(parts: EntryParts, graph: Json) -> Json:
         "hooked": capture.needs_hook,
         "broken": None if capture.cause is None else list(astuple(capture.cause)),
         "locks": [encoder.source(lock) for lock in capture.locks],
-        "saves": [bool(parts.snapshot.generators), parts.snapshot.nesting]
+        "saves": [_devices_of(parts.snapshot.generators), parts.snapshot.nesting]
         if parts.snapshot
         else None,
         "graph": graph,
@@ -114,15 +114,8 @@ def check_kind(parts: EntryParts) -> None:
     capture = parts.capture
     if capture.of_the_process:
         raise NotStorable("of-the-process", capture.of_the_process)
-    for refused, reason in (
-        (capture.eager, "eager"),
-        (
-            parts.snapshot.generators not in ((), (torch.default_generator,)),
-            "saved-state",
-        ),
-    ):
-        if refused:
-            raise NotStorable(reason)
+    if capture.eager:
+        raise NotStorable("eager")
 
 
 def decode_entry(
@@ -159,10 +152,32 @@ def _check_assumed_constant(decoder: Decoder, function: types.FunctionType, data
         raise Stale(f"{callee.__qualname__} returned another constant")
 
 
-def _snapshot(generator: bool, nesting: bool) -> Any:
+def _devices_of(generators: tuple[torch.Generator, ...]) -> list[str]:
+    """The devices of torch's own generators; "cuda" stands for all GPUs of a process."""
+    names = [str(generator.device) for generator in generators]
+    gpus = [name for name in names if name != "cpu"]
+    return ["cpu", "cuda"] if gpus and len(gpus) == torch.cuda.device_count() else names
+
+
+def _generators_of(devices: list[str]) -> tuple[torch.Generator, ...]:
+    """The generators that `_devices_of` named; Stale for a GPU that this process lacks."""
+    found: list[torch.Generator] = []
+    for device in map(torch.device, devices):
+        of_gpus = torch.cuda.default_generators
+        if device.type == "cpu":
+            found.append(torch.default_generator)
+        elif device.index is None:
+            found += of_gpus
+        elif device.index < len(of_gpus):
+            found.append(of_gpus[device.index])
+        else:
+            raise Stale(f"there is no GPU {device}")
+    return tuple(found)
+
+
+def _snapshot(devices: list[str], nesting: bool) -> Any:
     stage = import_apart("flambeau_capture.entries.state_snapshot")
-    generators = (torch.default_generator,) if generator else ()
-    return stage.StateSnapshot(generators=generators, nesting=nesting)
+    return stage.StateSnapshot(generators=_generators_of(devices), nesting=nesting)
 
 
 def _decoded(

@@ -8,7 +8,6 @@ NOT_STORABLE = {
     "content": "it depends on an object whose content cannot be compared",
     "guard": "a guard cannot be written",
     "eager": "the call runs eagerly",
-    "saved-state": "the state of a generator of the program is saved before the graph runs",
     "guard-filter": "a filter leaves guards out",
     "of-the-process": "it depends on what differs from process to process",
     "graph": "its graph is not stored",
