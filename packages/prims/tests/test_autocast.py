@@ -13,6 +13,7 @@ from flambeau_prims import autocast
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.spec import Spec
 from flambeau_prims.tracer import Tracer
+from flambeau_prims.unsupported import Unsupported
 
 CUDA = torch.device("cuda:0")
 LOWER = torch.bfloat16
@@ -198,6 +199,23 @@ def test_the_program_turns_it_on_and_off():
         results = program(*fakes(tracer, [torch.rand(3, 3)]))
     assert dtypes(results) == [torch.float32, lower, torch.float32]
     assert not torch.is_autocast_enabled("ipu")
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+def test_recurrent_networks_are_left_to_eager(kind, autocast_on):
+    module = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN}[kind](3, 4)
+    tracer = Tracer(device="cuda")
+    x, state, *weights = fakes(
+        tracer, [torch.rand(5, 2, 3), torch.rand(1, 2, 4), *module._flat_weights]
+    )
+    states = (state, state) if kind == "lstm" else state
+    function = getattr(torch, kind)
+    with FunctionTable(tracer.device), tracer:
+        with pytest.raises(Unsupported, match="cuDNN"):
+            function(x, states, weights, True, 1, 0.0, False, False, False)
+        torch.set_autocast_enabled("cuda", False)
+        output = function(x, states, weights, True, 1, 0.0, False, False, False)[0]
+    assert output.dtype is torch.float32 and output.shape == (5, 2, 4)
 
 
 def test_tensors_on_other_devices_are_not_cast(autocast_on):

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from flambeau_prims import attention_kernels, autocast, symbolic_matmul
 from flambeau_prims.fake import FakeTensor
+from flambeau_prims.unsupported import Unsupported
 from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
@@ -352,6 +353,30 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
     return attention_kernels.attention(*args, **kwargs)
 
 
+# 6. On a GPU: recurrent networks, which cuDNN computes there as a whole
+
+
+def _recurrent(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent network as steps of cells, which C++ composes for a fake.
+
+    Unsupported under autocast: eager casts cuDNN's operands, so that all is in the lower dtype.
+    """
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        if (
+            torch.is_autocast_enabled("cuda")
+            and isinstance(args[0], FakeTensor)
+            and args[0].is_cuda
+        ):
+            name = function.__name__
+            raise Unsupported(f"{name} under autocast, of which cuDNN computes the whole", name)
+        return NotImplemented
+
+    return compute
+
+
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
 ON_GPU: dict[Any, Callable[..., Any]] = {
     **ANYWHERE,
     torch.Tensor.to: _to,
@@ -366,4 +391,5 @@ ON_GPU: dict[Any, Callable[..., Any]] = {
     torch.dropout: _dropout,
     F.dropout: _functional_dropout,
     F.scaled_dot_product_attention: _attention,
+    **{function: _recurrent(function) for function in _RECURRENT},
 }
