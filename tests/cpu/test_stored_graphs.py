@@ -22,6 +22,7 @@ from torch.nn import functional
 import flambeau
 from flambeau import backends, stored_graphs
 from flambeau.report import report_of
+from flambeau_capture.stored.reasons import Stale
 from flambeau_prims import autocast
 from flambeau_runtime.environment_errors import CompilerNotFound
 
@@ -414,3 +415,24 @@ def test_kernels_for_autocast_on_gpus_leave_the_keys() -> None:
     before = stored_graphs._torch_state()
     autocast.install()  # which the first program on a GPU does
     assert stored_graphs._torch_state() == before
+
+
+def test_tensors_elsewhere_have_no_key() -> None:
+    compiled = flambeau.compile(lambda x: x + 1)
+    compiled(torch.empty(3, device="meta"))
+    (graph,) = report_of(compiled).graphs
+    assert "[device]" in graph.stored
+
+
+def test_generators_are_found_by_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = importlib.import_module("flambeau_capture.stored.entries")
+    gpus = tuple(torch.Generator() for _ in range(2))
+    monkeypatch.setattr(torch.cuda, "default_generators", gpus)
+    own = torch.default_generator
+    assert entries._devices_of((own,)) == ["cpu"] and entries._devices_of(()) == []
+    for devices, found in {
+        (): (), ("cpu",): (own,), ("cpu", "cuda:1"): (own, gpus[1]), ("cpu", "cuda"): (own, *gpus),
+    }.items():  # fmt: skip
+        assert entries._generators_of(list(devices)) == found
+    with pytest.raises(Stale, match="no GPU cuda:2"):
+        entries._generators_of(["cuda:2"])
