@@ -103,7 +103,8 @@ def _run(
         numpy.random.seed(seed)
         own = copy.deepcopy(inputs)
         if setting.mode != "train":
-            with torch.no_grad(), torch.inference_mode(setting.mode == "inference"), cast:
+            # Not inference_mode(False), which turns gradients on.
+            with torch.inference_mode() if setting.mode == "inference" else torch.no_grad(), cast:
                 output = call(**own)
             gathered = dict(tensors(output))
         else:
