@@ -2,7 +2,8 @@
  *
  * A call binds its arguments as CPython would, into a flat array in the order of the frame's fast locals; runs the guard
  * programs of the entries, most recently used first; and calls the target of the first that holds with the inputs its program loaded.
- * When none holds, `on_miss(arguments)` is asked for an entry; None means "run the original function".
+ * When none holds, `on_miss(arguments)` is asked for an entry; None means "run the original function". Behind one that does not serve the
+ * call after all it is `on_miss(arguments, entry)`.
  */
 #include "core.h"
 #include <stddef.h>
@@ -336,6 +337,8 @@ move_to_front(Compiled *self, PyObject *entries, Py_ssize_t index)
     }
 }
 
+#define MOST_ANSWERS 16 /* of `on_miss`, for one call */
+
 static NOINLINE PyObject *
 call_missed(Compiled *self, const Invocation *call)
 {
@@ -349,23 +352,25 @@ call_missed(Compiled *self, const Invocation *call)
             PyTuple_SET_ITEM(arguments, i, Py_NewRef(call->bound[i]));
         }
         PyObject *on_miss = Py_NewRef(self->on_miss);
-        PyObject *former = hook_switch(NULL);
-        PyObject *entry = PyObject_CallOneArg(on_miss, arguments);
-        hook_restore(former);
+        PyObject *entry = NULL; /* that did not serve the call */
+        Service taken = NOT_TAKEN;
+        for (int asked = 0; asked < MOST_ANSWERS && taken == NOT_TAKEN; asked++) {
+            PyObject *former = hook_switch(NULL);
+            Py_XSETREF(entry, PyObject_CallFunctionObjArgs(on_miss, arguments, entry, NULL));
+            hook_restore(former);
+            if (entry == NULL || Py_TYPE(entry) != &Entry_Type) {
+                break;
+            }
+            taken = try_entry((Entry *)entry, call, &result);
+        }
         Py_DECREF(on_miss);
         Py_DECREF(arguments);
         if (entry == NULL) {
             return NULL;
         }
-        if (Py_TYPE(entry) == &Entry_Type) {
-            Service taken = try_entry((Entry *)entry, call, &result);
-            Py_DECREF(entry);
-            if (taken != NOT_TAKEN) {
-                return taken == SERVED ? result : run_eagerly(call);
-            }
-        }
-        else {
-            Py_DECREF(entry);
+        Py_DECREF(entry);
+        if (taken != NOT_TAKEN) {
+            return taken == SERVED ? result : run_eagerly(call);
         }
     }
     tail_lend(call->args);

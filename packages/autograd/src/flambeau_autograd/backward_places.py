@@ -11,15 +11,17 @@ those before and after the call.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.utils.hooks import RemovableHandle
 
 from flambeau_prims.graph import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from flambeau_prims.tracer import Tracer
 
@@ -42,11 +44,28 @@ class ForwardLines:
         return self._lines[last] if last >= 0 else ""
 
 
-def mark_places(outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer) -> list[Any]:
-    """Have the tracer know the place of each call while the backward of `outputs` runs; the handles
-    of the hooks that do it.
+@contextmanager
+def marked_places(outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer) -> Iterator[None]:
+    """A block in which the tracer knows the place of each call of the backward of `outputs`.
+
+    The program sees the number that torch gives its next hook: it is the same behind the block.
     """
+    number = RemovableHandle.next_id
     handles: list[Any] = []
+    try:
+        _mark_places(handles, outputs, lines, tracer)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        if RemovableHandle.next_id == number + len(handles):  # none of the program's among them
+            RemovableHandle.next_id = number
+
+
+def _mark_places(
+    handles: list[Any], outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer
+) -> None:
+    """Add hooks that tell the tracer the place of each call, and their handles."""
     functions = 0
     for node in _below(outputs):
         number = 0
@@ -58,7 +77,6 @@ def mark_places(outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer) -> 
             # What the engine adds up behind it is no part of the Function.
             outside = Place(str(place), in_backward=True)
             handles.append(node.register_hook(_leaving(tracer, outside)))
-    return handles
 
 
 def _entering(tracer: Tracer, place: Place) -> Callable[[Any], None]:

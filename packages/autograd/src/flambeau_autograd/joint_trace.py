@@ -23,7 +23,7 @@ import torch
 from torch import fx
 
 from flambeau_autograd.aliases import Alias, AliasMap
-from flambeau_autograd.backward_places import ForwardLines, mark_places
+from flambeau_autograd.backward_places import ForwardLines, marked_places
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.fused_attention import fused_attention
 from flambeau_autograd.masked_writes import set_item
@@ -676,12 +676,8 @@ class _JointTracer:
             for k, out in enumerate(outputs)
         ]
         tracer.where = Place("", in_backward=True)
-        places = mark_places(outputs, self._lines, tracer)
-        try:
+        with marked_places(outputs, self._lines, tracer):
             gradients = self._run_engine(outputs, tangents, leaves)
-        finally:
-            for hook in places:
-                hook.remove()
         values = [None if grad is None else grad.value for grad in gradients]  # type: ignore[attr-defined]
         return positions, values, [tangent.value for tangent in tangents]  # type: ignore[misc]
 

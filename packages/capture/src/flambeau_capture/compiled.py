@@ -34,7 +34,7 @@ from flambeau_capture.entries.recompilation import (
     is_more_general,
     kept_failing,
 )
-from flambeau_capture.entries.violations import VIOLATED
+from flambeau_capture.entries.violations import VIOLATED, ViolatedLines
 from flambeau_capture.events import (
     EntryInfo,
     Event,
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from flambeau_capture.entries.continuations import Changing, Continuations
     from flambeau_capture.entries.entry import Backend
     from flambeau_capture.entries.entry_parts import EntryParts
+    from flambeau_capture.entries.violations import Violations
     from flambeau_capture.hooked_frames import HookedFrames
     from flambeau_capture.stored.store import EntryStore
 
@@ -111,9 +112,7 @@ class CompiledState:
         self._made = 0
         self._generalised = False
         """Whether an entry for all sizes and numbers was made, at the limit."""
-        self._violated_once: set[str] = set()
-        self._blocklisted: frozenset[str] = frozenset()
-        """Lines of the program where data have been seen to decide either way, twice."""
+        self._violated_lines = ViolatedLines()
         self._hooked: HookedFrames | None = None
         """Made at the first break at a call of Python code."""
         self.owner: CompiledState = self
@@ -157,8 +156,7 @@ class CompiledState:
             self._changes.clear()
             self._made = 0
             self._generalised = False
-            self._blocklisted = frozenset()
-            self._violated_once.clear()
+            self._violated_lines.clear()
             self._dropped = 0
             self._pending.clear()
             if self._hooked is not None:
@@ -207,10 +205,14 @@ class CompiledState:
 
     # ------------------------------------------------------------ misses
 
-    def on_miss(self, arguments: tuple[Any, ...]) -> Any:
-        """An entry for a call that no entry serves; None runs the original function."""
+    def on_miss(self, arguments: tuple[Any, ...], unserved: Any = None) -> Any:
+        """An entry for a call that no entry serves; None runs the original function. `unserved`:
+        the entry that was the answer before, and does not serve the call after all.
+        """
+        if unserved is not None and not self._withdraw(unserved):
+            return None
         try:
-            return self._entry_for(arguments)
+            return self._entry_for(arguments, again=unserved is not None)
         except RecursionError:
             if self.options.fullgraph:
                 raise
@@ -224,11 +226,24 @@ class CompiledState:
         self.note(Event("eager", str(broken), reason=broken))
         return None
 
-    def _entry_for(self, arguments: tuple[Any, ...]) -> Any:
+    def _withdraw(self, entry: Any) -> bool:
+        """Drop an entry of another process, of which not one call violates no assumption; whether
+        it is such an entry.
+        """
+        if entry.info.stored != "read" or not VIOLATED.has(self, entry.info):
+            return False
+        with self._lock:
+            compiled = self._compiled()
+            if compiled is not None:
+                compiled.entries = tuple(each for each in compiled.entries if each is not entry)
+            self._made -= 1
+        return True
+
+    def _entry_for(self, arguments: tuple[Any, ...], *, again: bool = False) -> Any:
         compiled = self._compiled()
-        if compiled is None or CAPTURING.depth or not _may_capture():
+        if compiled is None or CAPTURING.depth or not torch_state.lets_capture():
             return None
-        violated = VIOLATED.take(self)
+        violated = VIOLATED.take(self, again=again)
         if not self._lock.acquire(blocking=not self.options.background):
             return None  # another thread captures
         try:
@@ -335,8 +350,9 @@ class CompiledState:
         place: background.Place | None,
     ) -> Any:
         started = time.perf_counter()
-        if backend is None and captured is None and not call.violated:
-            entry = self._stored(call.scope)
+        violations = self._violated_lines.known(call.violated)
+        if backend is None and captured is None:
+            entry = self._stored(call.scope, violations)
             if entry is not None:
                 seconds = time.perf_counter() - started
                 because = "; ".join(map(str, call.reasons)) or self.function.__qualname__
@@ -361,7 +377,7 @@ class CompiledState:
         if made.entry is not None and (broken := unstable(made.entry, call.scope)) is not None:
             made = Made(None, broken, made.capture_seconds)
         if backend is None:
-            self._store_entry(made)
+            self._store_entry(made, violations)
         return self._install(call, made, time.perf_counter() - started, keep=backend is None)
 
     def _install(self, call: Call, made: Made, seconds: float, *, keep: bool = True) -> Any:
@@ -535,23 +551,39 @@ class CompiledState:
             return Made(None, broken, prepared.seconds)
         return Made(entry, captured.cause, prepared.seconds, parts=parts[0])
 
-    def _store_entry(self, made: Made) -> None:
+    def _store_entry(self, made: Made, violations: Violations) -> None:
         """Keep what the backend of this callable has compiled for other processes, if asked to."""
         refused = self.options.fullgraph and made.broken is not None
         if made.entry is not None and made.parts is not None and not refused and self._store():
-            made.entry.info.stored = _storing().store_entry(self.entry_store, made.parts)
+            store = _storing().store_entry
+            made.entry.info.stored = store(self.entry_store, made.parts, violations)
 
     def _store(self) -> EntryStore | None:
         """The store, if this callable's entries are of a kind that may be kept."""
         return self.entry_store if self.options.guard_filter_fn is None else None
 
-    def _stored(self, scope: Scope) -> Any:
+    def _stored(self, scope: Scope, violations: Violations) -> Any:
         """The entry of another process for a call, or None."""
         store = self._store()
         if store is None:
             return None
         with capturing(), self.watch():
-            return _storing().find_entry(store, scope, current_state(), self.note, _Context(self))
+            context = import_apart("flambeau_capture.stored.frames").EntryContext(
+                self._frame_functions,
+                lambda: self._hooked_frames().handler,
+                self._violated,
+                not self._is_continuation,
+            )
+            find = _storing().find_entry
+            return find(store, scope, current_state(), self.note, context, violations)
+
+    def _frame_functions(
+        self, suspended: list[SuspendedFrame], changing: Callable[[int, int], Changing]
+    ) -> list[types.FunctionType]:
+        """The function that rebuilds each frame of an entry that was read."""
+        stage = import_apart("flambeau_capture.entries.continuations")
+        continuations = self._made_continuations()
+        return stage.frame_functions(suspended, continuations, changing)  # type: ignore[no-any-return]
 
     def _made_continuations(self) -> Continuations:
         if self._continuations is None:
@@ -581,7 +613,8 @@ class CompiledState:
 
     def _capture(self, scope: Scope) -> Capture | Break:
         changed = self._changes.dims()
-        dynamic = DynamicDims(self.options.dynamic, changed, blocklisted=self._blocklisted)
+        blocklisted = self._violated_lines.blocklisted
+        dynamic = DynamicDims(self.options.dynamic, changed, blocklisted=blocklisted)
         captured = self.capture_frame(scope, self.options, dynamic)
         cause = captured if isinstance(captured, Break) else captured.cause
         retried = cause is not None and cause.id != "call-limit"
@@ -634,7 +667,8 @@ class CompiledState:
         breaks = [entry.info.broken for entry in entries]
         with capturing(), self.watch():
             for numbers in (True, False):
-                dynamic = DynamicDims(True, self._changes.dims(), numbers, self._blocklisted)
+                blocklisted = self._violated_lines.blocklisted
+                dynamic = DynamicDims(True, self._changes.dims(), numbers, blocklisted)
                 with collector_paused():
                     captured = self.capture_frame(scope, self.options, dynamic)
                 if is_more_general(captured, reasons, breaks):
@@ -652,9 +686,7 @@ class CompiledState:
         with self._lock:
             compiled = self._compiled()
             if not self.options.fullgraph and compiled is not None and recompiles:
-                if assumption.where in self._violated_once:
-                    self._blocklisted |= {assumption.where}
-                self._violated_once.add(assumption.where)
+                self._violated_lines.add(info, assumption)
                 compiled.entries = tuple(
                     entry for entry in compiled.entries if entry.info is not info
                 )
@@ -686,46 +718,10 @@ def _without_closure(function: types.FunctionType) -> types.FunctionType:
     return types.FunctionType(code, function.__globals__, function.__name__, None, cells)
 
 
-class _Context:
-    """What a callable makes for its stored entries: an `EntryContext`."""
-
-    def __init__(self, state: CompiledState) -> None:
-        self._state = state
-        self.to_end = not state._is_continuation
-
-    def functions(
-        self, suspended: list[SuspendedFrame], changing: Callable[[int, int], Changing]
-    ) -> list[types.FunctionType]:
-        """The function that rebuilds each frame."""
-        stage = import_apart("flambeau_capture.entries.continuations")
-        continuations = self._state._made_continuations()
-        return stage.frame_functions(suspended, continuations, changing)  # type: ignore[no-any-return]
-
-    def handler(self) -> Any:
-        """The handler of the frames that are reached below a break."""
-        return self._state._hooked_frames().handler
-
-    def violated(self, info: EntryInfo, assumption: Assumption) -> None:
-        """The graph of an entry contradicts an assumption about data."""
-        self._state._violated(info, assumption)
-
-
 def _callable_backend(backend: Any) -> Backend:
     if not callable(backend):
         raise ValueError(f"the backend {backend!r} has a name that only flambeau.compile knows")
     return backend  # type: ignore[no-any-return]
-
-
-def _may_capture() -> bool:
-    """Whether this thread can capture: no functorch layer, forward-mode level, tracer, or mode of
-    the program that would see capture's own calls is active.
-    """
-    return (
-        torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch.autograd.forward_ad._current_level < 0
-        and torch_state.sees_no_program_mode()
-    )
 
 
 # ---------------------------------------------------------------- making compiled callables

@@ -45,7 +45,7 @@ class EntryInfo:
     """Sizes that an operator made concrete: which, and which operator."""
 
     graph_key: str = ""
-    """Of an entry that was read: which stored graph it calls."""
+    """Of an entry that was read or written: which stored graph it calls."""
 
     stored: str = ""
     """"read" or "written": other processes may use it; else why not, if that is asked for."""

@@ -130,11 +130,8 @@ def _holds_tensors(value: Any, depth: int = 2) -> bool:
 def _computes(entry: Any) -> bool:
     """Whether the entry runs a graph that is not empty, or continues in others."""
     graph_module = entry.info.graph_module
-    return (
-        entry.info.broken is not None
-        or bool(entry.info.graph_key)
-        or (
-            graph_module is not None
-            and any(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes)
-        )
-    )
+    if entry.info.broken is not None:
+        return True
+    if graph_module is None:
+        return bool(entry.info.graph_key)
+    return any(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes)

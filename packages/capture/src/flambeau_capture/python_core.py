@@ -89,6 +89,8 @@ class PythonEntry:
         return result[self.item]
 
 
+MOST_ANSWERS = 16
+"""How many entries `on_miss` is asked for, at most, for one call."""
 _OWN = frozenset({"entries", "on_miss", "state", "__wrapped__"})
 _OWN_METHODS = frozenset(
     {
@@ -104,7 +106,7 @@ class PythonCompiled:
     def __init__(
         self,
         function: types.FunctionType,
-        on_miss: Callable[[tuple[Any, ...]], Any] | None = None,
+        on_miss: Callable[..., Any] | None = None,
         state: Any = None,
     ) -> None:
         own = {
@@ -141,10 +143,13 @@ class PythonCompiled:
                     self.entries = (entry, *entries[:at], *entries[at + 1 :])
                 return result
         entry = self.on_miss(bound) if self.on_miss is not None else None
-        if entry is not None:
+        for _ in range(MOST_ANSWERS):
+            if entry is None:
+                break
             taken, result = entry.serve(self, bound, args, kwargs)
             if taken:
                 return result
+            entry = self.on_miss(bound, entry)
         return function(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

@@ -149,6 +149,18 @@ def sees_no_program_mode() -> bool:
     return all(type(mode) is DeviceContext for mode in function_modes())
 
 
+def lets_capture() -> bool:
+    """Whether this thread can capture: no functorch layer, forward-mode level, tracer, or mode of
+    the program that would see capture's own calls is active.
+    """
+    return (
+        torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch.autograd.forward_ad._current_level < 0
+        and sees_no_program_mode()
+    )
+
+
 def attention_kernels() -> tuple[Any, ...]:
     """All that eager chooses the kernel of scaled_dot_product_attention by, besides its operands:
     the kernels that may be taken, which first, and whether results must be deterministic.

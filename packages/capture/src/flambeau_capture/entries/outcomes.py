@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.guards import kinds
 from flambeau_capture.record import Break
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from flambeau_capture.entries.entry import PreparedEntry
     from flambeau_capture.entries.entry_parts import EntryParts
@@ -30,7 +30,7 @@ class Call:
     entries: tuple[Any, ...]
     scope: Scope
     reasons: tuple[GuardFailure, ...]
-    violated: Iterable[EntryInfo] = ()
+    violated: Mapping[EntryInfo, GuardFailure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,11 @@ def unstable(entry: Any, scope: Scope) -> Break | None:
 def same_graph(one: EntryInfo, other: EntryInfo) -> bool:
     """Whether two entries assume the same of the data that they are given."""
     graphs = one.graph_module, other.graph_module
-    if not one.assumptions or one.assumptions != other.assumptions or None in graphs:
+    if not one.assumptions or one.assumptions != other.assumptions:
+        return False
+    if one.graph_key and one.graph_key == other.graph_key:
+        return True
+    if None in graphs:
         return False
     codes = [graph.code for graph in graphs if graph is not None]
     return codes[0] == codes[1]

@@ -168,6 +168,8 @@ class Decoder:
             case ["member", owner, name]:
                 members = vars(self.object(owner))
                 return members.get("_member_map_", members).get(name, ABSENT)
+            case ["class", at]:
+                return type(self.object(at))
             case ["value", source]:
                 return self._load(source)
             case ["type", source]:

@@ -274,6 +274,8 @@ class Encoder:
                     return ["path", module, name]
             if obj in _INTERPRETER_TYPES:
                 return ["path", "types", _INTERPRETER_TYPES[obj]]
+            if isinstance(module, str) and type(stands := module_named(module)) is obj:
+                return ["class", self.object(stands)]  # of an object that replaces its module
             return self._way_by_definition(obj)
         return None
 

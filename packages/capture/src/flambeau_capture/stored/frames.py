@@ -6,7 +6,8 @@ SuspendedFrame(code of Model.forward, at 12, layout)   <->   {"code": {"object":
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode.instructions import Successor
 from flambeau_capture.bytecode.resume_code import FrameCode, Layout, Raiser
@@ -27,20 +28,16 @@ if TYPE_CHECKING:
 Json = Any
 
 
-class EntryContext(Protocol):
-    """What a compiled callable makes for its entries."""
+@dataclass(frozen=True, slots=True)
+class EntryContext:
+    """What a compiled callable makes for the entries that it reads."""
 
-    def functions(
-        self, suspended: list[SuspendedFrame], changing: Callable[[int, int], Changing]
-    ) -> list[types.FunctionType]:
-        """The function that rebuilds each frame (`entries.continuations.frame_functions`)."""
-
-    def handler(self) -> Any:
-        """The handler of the frames that are reached below a break."""
-
-    def violated(self, info: EntryInfo, assumption: Assumption) -> None:
-        """The graph of an entry contradicts an assumption about data."""
-
+    functions: Callable[[list[SuspendedFrame], Callable[[int, int], Changing]], list[Any]]
+    """The function that rebuilds each frame (`entries.continuations.frame_functions`)."""
+    handler: Callable[[], Any]
+    """The handler of the frames that are reached below a break."""
+    violated: Callable[[EntryInfo, Assumption], None]
+    """The graph of an entry contradicts an assumption about data."""
     to_end: bool
     """Whether an entry runs its frames to the end."""
 

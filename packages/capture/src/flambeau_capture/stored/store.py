@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from flambeau_capture.entries.entry_parts import EntryParts
+    from flambeau_capture.entries.violations import Violations
     from flambeau_capture.events import Event
     from flambeau_capture.sources import Scope
     from flambeau_capture.stored.frames import EntryContext
@@ -53,31 +54,38 @@ def find_entry(
     state: UsualState,
     note: Callable[[Event], None],
     context: EntryContext,
+    violations: Violations,
 ) -> Any:
-    """A stored entry that serves a call, or None."""
+    """A stored entry that serves a call, or None; one that the first process, too, would have taken
+    behind these violations.
+    """
     for sizes in (True, False):
         try:
             key = key_of_call(scope, sizes=sizes)
         except NotStorable:
             return None
-        for data in store.read(key):
+        for data in violations.candidates(store.read(key)):
             entry = decode_entry(data, scope, state, store.load_graph, note, context)
             if entry is not None:
                 return entry
     return None
 
 
-def store_entry(store: EntryStore, parts: EntryParts) -> str:
-    """Keep an entry: "written", or why it is not kept."""
+def store_entry(store: EntryStore, parts: EntryParts, violations: Violations) -> str:
+    """Keep an entry, which was captured behind these violations: "written", or why it is not
+    kept.
+    """
     try:
         check_kind(parts)  # first: a graph of such a kind is not stored for the same reason
         scope = parts.capture.scope
         graph = None if parts.graph_module is None else store.graph(parts.graph_module)
-        data = encode_entry(parts, graph)
+        data = {**encode_entry(parts, graph), "after": violations.as_json()}
         for sizes in (True, False) if data["symbols"] else (True,):
             store.write(key_of_call(scope, sizes=sizes), data)
     except NotStorable as error:
         return str(error)
+    if graph is not None:
+        parts.info.graph_key = str(graph["key"])
     return "written"
 
 

@@ -32,13 +32,14 @@ from flambeau_capture.interpreter.torch_calls.tensors import (
 )
 from flambeau_capture.interpreter.values.classes import (
     MISSING,
+    SCALARS,
     Proxy,
     lookup,
     python_method,
 )
 from flambeau_capture.interpreter.values.objects import DELETED
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.sources import HEAP_TYPE
+from flambeau_capture.sources import HEAP_TYPE, TypeAttribute
 from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
@@ -93,8 +94,19 @@ def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) ->
     ):
         detail = f"attribute {name!r} of class {cls.__qualname__} is set"
         raise GraphBreak("unsupported-mutation", detail)
+    _guard_written(machine, cls, name)
     machine.objects.classes_written[cls, name] = (value,)
     machine.classes.forget()
+
+
+def _guard_written(machine: Machine, cls: type, name: str) -> None:
+    """Guard what a trusted class holds before the frame sets it: state, and no definition."""
+    held = lookup(machine, cls, name)
+    written = (cls, name) in machine.objects.classes_written
+    if not written and is_trusted(cls.__module__) and type(held) in SCALARS:
+        by_value = type(held) in (int, float, complex, str, bytes)
+        machine.guard("EQUALS" if by_value else "IS", TypeAttribute.of(cls, name), held)
+        machine.definitions.pop((id(cls), name), None)
 
 
 def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
