@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from flambeau_autograd.cut_backward import Progress
+from flambeau_autograd.backward_progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,37 +20,23 @@ import torch
 from torch import fx
 
 from flambeau_autograd.operators import happens_once
+from flambeau_autograd.tangent_kinds import has_batches
 from flambeau_prims import primitives as prims
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.operator_facts import READS_MEMORY
 from flambeau_prims.unsupported import Unsupported
-from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from flambeau_autograd.graph_call import Compiled
     from flambeau_prims.graph import Graph
 
 _functorch = torch._C._functorch
-_is_batched, _is_legacy = _functorch.is_batchedtensor, _functorch.is_legacy_batchedtensor
 
 LIMIT = 16
 """How many forms (sizes, sets of undefined tangents) are compiled; the rest run one by one."""
-
-
-def has_batches(tangents: Iterable[torch.Tensor | None]) -> bool:
-    """Whether one of the tangents is a batch."""
-    return any(x is not None and (_is_batched(x) or _is_legacy(x)) for x in tangents)
-
-
-def has_wrappers(tangents: Iterable[torch.Tensor | None]) -> bool:
-    """Whether one of the tangents consists of other tensors, and so has no memory."""
-    return any(
-        x is not None and type(x) is not torch.Tensor and is_wrapper_subclass(type(x))
-        for x in tangents
-    )
 
 
 class BatchedBackward:
@@ -204,10 +190,10 @@ class _Layer:
         if not isinstance(x, torch.Tensor):
             return x, False
         if self._is_transform:
-            if not _is_batched(x) or _functorch.maybe_get_level(x) != self._level:
+            if not _functorch.is_batchedtensor(x) or _functorch.maybe_get_level(x) != self._level:
                 return x, False
             return _functorch.get_unwrapped(x).movedim(_functorch.maybe_get_bdim(x), 0), True
-        if not _is_legacy(x):
+        if not _functorch.is_legacy_batchedtensor(x):
             return x, False
         return torch._remove_batch_dim(x, self._level, 1, 0), True
 

@@ -24,11 +24,11 @@ import torch
 from torch import fx
 
 from flambeau_autograd.aliases import argument_named, written_parameters
-from flambeau_autograd.batched_tangents import has_batches, has_wrappers
 from flambeau_autograd.graph_call import sizes_reader
 from flambeau_autograd.joint_trace import Step
 from flambeau_autograd.kept_inputs import Kept, KeptInputs
 from flambeau_autograd.outputs import Data, Result, View, concrete
+from flambeau_autograd.tangent_kinds import has_batches, has_wrappers
 from flambeau_autograd.traced_modes import TracedModes
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value, values_in

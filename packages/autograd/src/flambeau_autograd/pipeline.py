@@ -30,15 +30,15 @@ from flambeau_autograd.partition import partition, summarize
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
 from flambeau_autograd.runtime_wrappers import Training, wrap_training
-from flambeau_autograd.saved_versions import (
-    Watched,
+from flambeau_autograd.saved_versions import Watched
+from flambeau_autograd.specialized_backwards import Backwards
+from flambeau_autograd.subclasses import compile_plain_graph, holds_subclasses
+from flambeau_autograd.unalias_outputs import unalias_outputs
+from flambeau_autograd.watched_tensors import (
     reads_of_backward,
     reads_of_partition,
     watched_tensors,
 )
-from flambeau_autograd.specialized_backwards import Backwards
-from flambeau_autograd.subclasses import compile_plain_graph, holds_subclasses
-from flambeau_autograd.unalias_outputs import unalias_outputs
 from flambeau_prims.check import SoundCalls
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.convolution_bias import unfuse_convolution_biases

@@ -19,11 +19,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from flambeau_autograd.backward_chain import BackwardChain, WholeBackward, bucket_limits
-from flambeau_autograd.batched_tangents import has_batches, has_wrappers
 from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
 from flambeau_autograd.outputs import build_outputs, is_plain
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
+from flambeau_autograd.tangent_kinds import has_batches, has_wrappers
 from flambeau_autograd.version_counters import set_versions
 
 if TYPE_CHECKING:
