@@ -361,7 +361,10 @@ with torch.set_grad_enabled(trains):
 if trains:
     y.sum().backward()
 from flambeau.report import report_of
-heavy = {"sympy", "triton", "flambeau_inductor.compile", "flambeau_autograd.pipeline"}
+heavy = {
+    "sympy", "triton", "flambeau_inductor.compile", "flambeau_autograd.pipeline",
+    "flambeau_autograd.operators", "flambeau_prims.operator_facts",
+}
 print([graph.stored for graph in report_of(compiled).graphs], sorted(heavy & set(sys.modules)))
 """
     printed = []
