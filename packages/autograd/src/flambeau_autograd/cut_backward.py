@@ -14,10 +14,9 @@ that starts it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flambeau_autograd.backward_progress import Progress
+from flambeau_autograd.backward_progress import Piece, Progress
 from flambeau_autograd.operators import Work, memory_of, work
 from flambeau_autograd.recompute import size_in_bytes
 from flambeau_autograd.unalias_outputs import cloned
@@ -61,20 +60,6 @@ def _last_nodes(graph: Graph) -> list[int]:
         number[out.producer] if isinstance(out, Value) and out.producer is not None else -1
         for out in graph.outputs
     ]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of a backward. `reads`: names of the tensors it takes, then of sizes; `gives`: names
-    of the tensors it returns for later pieces, then come the gradients at `positions`. `spent`:
-    names that no later piece reads.
-    """
-
-    graph: Graph
-    reads: tuple[str, ...]
-    gives: tuple[str, ...]
-    positions: tuple[int, ...]
-    spent: tuple[str, ...]
 
 
 def cut_backward(graph: Graph, groups: Groups, *, primitive: bool) -> list[Piece]:
@@ -230,10 +215,12 @@ class CutBackward:
         self.sizes = [(name, read) for name, read in symbol_reads(inputs).items() if name in needed]
 
     def __call__(self, *args: Any) -> Progress:
-        return Progress(self, args)
+        held = dict(zip(self.names, args, strict=True))
+        held.update((name, read.value(args)) for name, read in self.sizes)
+        return Progress(self.pieces, self.count, held)
 
     def spend(self, args: list[Any]) -> Progress:
         """A call with the items of a list, which it empties."""
-        progress = Progress(self, args)
+        progress = self(*args)
         args.clear()
         return progress
