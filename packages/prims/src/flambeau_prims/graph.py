@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from flambeau_prims.per_operator import per_operator
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -250,6 +252,9 @@ class _SpecTexts(dict["Spec", str]):
         return text
 
 
+_name = per_operator(str)
+
+
 def format_node(node: Node, texts: Mapping[Spec, str] | None = None) -> str:
     """One line: typed results, operator, arguments, and the user's line as a comment."""
     texts = _SpecTexts() if texts is None else texts
@@ -258,7 +263,9 @@ def format_node(node: Node, texts: Mapping[Spec, str] | None = None) -> str:
     )
     args = [repr(arg) for arg in node.args] + [f"{key}={arg!r}" for key, arg in node.kwargs.items()]
     line = (
-        f"{results} = {node.op}({', '.join(args)})" if results else f"{node.op}({', '.join(args)})"
+        f"{results} = {_name(node.op)}({', '.join(args)})"
+        if results
+        else f"{_name(node.op)}({', '.join(args)})"
     )
     return f"{line}  # {node.where}" if node.where else line
 
