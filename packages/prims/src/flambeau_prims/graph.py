@@ -235,10 +235,17 @@ def map_values(arg: Argument, fn: Callable[[Value], Argument]) -> Argument:
         return fn(arg)
     if kind in _LEAVES:
         return arg
-    if isinstance(arg, tuple):
-        return tuple([map_values(item, fn) for item in arg])
-    if isinstance(arg, list):
-        return [map_values(item, fn) for item in arg]
+    if isinstance(arg, (tuple, list)):
+        # Most items are plain: they need no call.
+        items = [
+            fn(item)
+            if type(item) is Value
+            else item
+            if type(item) in _LEAVES
+            else map_values(item, fn)
+            for item in arg
+        ]
+        return items if isinstance(arg, list) else tuple(items)
     if isinstance(arg, dict):
         return {key: map_values(item, fn) for key, item in arg.items()}
     return arg
@@ -261,7 +268,9 @@ def format_node(node: Node, texts: Mapping[Spec, str] | None = None) -> str:
     results = ", ".join(
         "_" if out is None else f"{out.name}: {texts[out.spec]}" for out in node.outputs
     )
-    args = [repr(arg) for arg in node.args] + [f"{key}={arg!r}" for key, arg in node.kwargs.items()]
+    args = [arg.name if type(arg) is Value else repr(arg) for arg in node.args] + [
+        f"{key}={arg!r}" for key, arg in node.kwargs.items()
+    ]
     line = (
         f"{results} = {_name(node.op)}({', '.join(args)})"
         if results
