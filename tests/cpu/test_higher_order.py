@@ -478,6 +478,45 @@ def test_transform_of_symbolic_sizes(name: str) -> None:
     not_fallen_back(check(TRANSFORMS[name], *makers, dynamic=True, backend="aot_eager"))
 
 
+def _several(x: torch.Tensor, w: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"wave": x.exp(), "sum": x.sum(0), "product": (x @ w.T).T}
+
+
+JACOBIANS: dict[str, Callable[..., Any]] = {
+    "of a sum": lambda x, w: jacrev(lambda x: x.sum(0))(x),
+    "of several": lambda x, w: jacrev(_several, argnums=(0, 1))(x, w),
+    "of several in chunks": lambda x, w: jacrev(_several, argnums=(0, 1), chunk_size=5)(x, w),
+    "of several, one by one": lambda x, w: jacrev(_several, chunk_size=1)(x, w),
+    "of several dtypes": lambda x, w: jacrev(lambda x: (x.sum(), x.double()))(x),
+    "forward": lambda x, w: jacfwd(_several, argnums=(0, 1))(x, w),
+    "forward of a sum": lambda x, w: jacfwd(lambda x: x.sum(0))(x),
+    "of an expanded input": lambda x, w: jacrev(lambda x: (x.sin(), x.expand(2, 3, 4)))(x),
+}
+
+
+@pytest.mark.parametrize("name", JACOBIANS)
+def test_jacobians_lie_in_memory_as_eagers(name: str) -> None:
+    """Results of one call are views of what each input got, in its strides; an infinite derivative
+    of one result times no tangent is not a number in those of the others.
+    """
+    program = JACOBIANS[name]
+    x, w = torch.randn(3, 4), torch.randn(5, 4)
+    for first in (0.5, float("inf")):
+        x[0, 0] = first
+        want = leaves(program(x, w))
+        found = leaves(flambeau.compile(program, fullgraph=True)(x, w))
+        for ours, theirs in zip(found, want, strict=True):
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+            assert ours.stride() == theirs.stride()
+            assert ours.storage_offset() == theirs.storage_offset()
+        shared = [
+            t.untyped_storage().data_ptr() == want[0].untyped_storage().data_ptr() for t in want
+        ]
+        assert shared == [
+            t.untyped_storage().data_ptr() == found[0].untyped_storage().data_ptr() for t in found
+        ]
+
+
 def test_what_a_transformed_function_closes_over_is_guarded() -> None:
     scale = [2.0]
     tensors = {"w": torch.randn(3)}

@@ -8,12 +8,16 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import flambeau
+from tests.same import same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 np = pytest.importorskip("numpy", reason="functions of arrays need NumPy")
 
@@ -137,6 +141,71 @@ def test_tensors_and_arrays_in_one_function(generator: Any) -> None:
     assert torch.autograd.grad(got[0].sum(), weight)[0].allclose(
         torch.autograd.grad(want[0].sum(), weight)[0]
     )
+
+
+ON_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "argmax": np.argmax,
+    "argmax along": lambda x: np.argmax(x, axis=1),
+    "argsort": np.argsort,
+    "clip": lambda x: np.clip(x, -1, None),
+    "cumsum along": lambda x: np.cumsum(x, axis=1),
+    "ptp": np.ptp,
+    "ravel": lambda x: np.ravel(x, order="F"),
+    "repeat": lambda x: np.repeat(x, 2, axis=0),
+    "reshape": lambda x: np.reshape(x, (-1, 2)),
+    "round": lambda x: np.round(x, 1),
+    "size": lambda x: np.size(x)(),
+    "swapaxes": lambda x: np.swapaxes(x, 0, 1),
+    "take": lambda x: np.take(x, np.array([0, 2]), axis=1),
+    "trace": np.trace,
+    "transpose": np.transpose,
+    "of several": lambda x: np.argmax([x, 2 * x], axis=0),
+    "ufunc": lambda x: (np.sin(x), np.greater(x, 0)),
+    "reduce": lambda x: np.add.reduce(x, axis=1, keepdims=True),
+    "reduce all": lambda x: np.maximum.reduce(x, axis=None),
+    "reduce to bool": lambda x: np.logical_or.reduce(x, axis=1),
+    "accumulate": np.add.accumulate,
+    "inverse": lambda x: np.linalg.inv(x[:, :3] @ x[:, :3].T + 5 * torch.eye(3).double()),
+    "solve for tensor": lambda x: np.linalg.solve(9 * np.eye(3), x),
+    "eigenvalues": lambda x: np.linalg.eigh(x @ x.T)[0],
+    "qr": lambda x: np.linalg.qr(x, mode="r").shape,
+    # Methods of tensors refuse what NumPy's functions pass on.
+    "sum": np.sum,
+    "mean": lambda x: np.mean(x, axis=0),
+    "max": np.max,
+    "std": np.std,
+    "any": lambda x: np.any(x > 0),
+    "sum in another dtype": lambda x: np.sum(x, dtype=np.float64),
+}
+
+
+def _outcome(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
+    try:
+        return function(x)
+    except (TypeError, RuntimeError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.filterwarnings("ignore:.*__array_:DeprecationWarning")
+@pytest.mark.parametrize("name", ON_TENSORS)
+def test_functions_of_arrays_on_a_tensor(name: str) -> None:
+    """They call the tensor's own methods, and give tensors back where they give arrays like it."""
+    function = ON_TENSORS[name]
+    x = torch.randn(3, 4, dtype=torch.float64)
+    compiled = flambeau.compile(lambda x: function(x))
+    same(_outcome(compiled, x), _outcome(function, x), tolerance=1e-12)
+
+
+def test_a_view_by_numpy_of_a_tensor_shares_its_memory() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        np.transpose(x).mul_(2)
+        return np.reshape(x, (-1,))
+
+    x = torch.randn(3, 4)
+    expected = x * 2
+    found = flambeau.compile(function, fullgraph=True)(x)
+    same(x, expected)
+    assert found.data_ptr() == x.data_ptr()
 
 
 def test_nothing_banned_is_imported() -> None:

@@ -15,6 +15,7 @@ import torch
 
 from flambeau_autograd.functional_forms import UNDECLARED
 from flambeau_prims.graph import Value
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.rules.registry import aliasing
 
 if TYPE_CHECKING:
@@ -133,8 +134,13 @@ class AliasMap:
 
 def written_parameters(node: Node) -> tuple[str, ...]:
     """The parameters that a call writes to."""
-    hidden = UNDECLARED.get(node.op)
-    return aliasing(node.op).mutated if hidden is None else hidden.written
+    return _written(node.op)
+
+
+@per_operator
+def _written(op: Any) -> tuple[str, ...]:
+    hidden = UNDECLARED.get(op)
+    return aliasing(op).mutated if hidden is None else hidden.written
 
 
 def argument_named(node: Node, name: str) -> Any:

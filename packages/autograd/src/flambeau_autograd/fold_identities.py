@@ -22,6 +22,7 @@ from flambeau_autograd.substitution import Substitution
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.operator_facts import READS_MEMORY
+from flambeau_prims.per_operator import per_operator
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Spec
@@ -31,19 +32,20 @@ aten = torch.ops.aten
 _COPIES = {aten.clone.default, aten._to_copy.default, prims.clone, prims.cast, prims.to_device}
 
 
+@per_operator
+def _reads_memory(op: Any) -> bool:
+    return op is prims.as_strided or op in READS_MEMORY
+
+
 def fold_identities(graph: Graph) -> Graph:
     """Fold calls that change nothing in `graph`, in place."""
-    pinned = {
-        memory_of(next(node.operands()))
-        for node in graph.nodes
-        if node.op is prims.as_strided or node.op in READS_MEMORY
-    }
+    pinned = {memory_of(next(node.operands())) for node in graph.nodes if _reads_memory(node.op)}
     returned = {out for out in graph.outputs if isinstance(out, Value)}
     replaced = Substitution()
     kept: list[Node] = []
     for node in graph.nodes:
         replaced.apply(node)
-        operand = _operand_given_back(node, returned)
+        operand = _operand_given_back(node, returned) if _may_give_back(node.op) else None
         if operand is None or (node.op in _COPIES and node.outputs[0] in pinned):
             kept.append(node)
         else:
@@ -55,6 +57,11 @@ def fold_identities(graph: Graph) -> Graph:
     return graph
 
 
+@per_operator
+def _may_give_back(op: Any) -> bool:
+    return op in _COPIES or work(op) is Work.VIEW
+
+
 def _operand_given_back(node: Node, returned: set[Value]) -> Value | None:
     if (
         len(node.outputs) != 1
@@ -62,8 +69,6 @@ def _operand_given_back(node: Node, returned: set[Value]) -> Value | None:
         or not isinstance(node.args[0], Value)
         or node.outputs[0] is None
     ):
-        return None
-    if node.op not in _COPIES and work(node.op) is not Work.VIEW:
         return None
     if node.op in _MOVES_ELEMENTS and not _keeps_order(node):
         return None

@@ -33,6 +33,7 @@ from flambeau_autograd.traced_modes import TracedModes
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value, values_in
 from flambeau_prims.operator_facts import communicates
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -291,14 +292,19 @@ def _dependences(traced: Trace) -> set[Value]:
         for name in written_parameters(node):
             changed += values_in(argument_named(node, name))
         # What a call writes to may keep some of its elements, so it is needed before, too.
-        if any(aliases[value].root in needed for value in changed):
-            needed.update(aliases[value].root for value in node.operands())
+        if not needed.isdisjoint([aliases[value].root for value in changed]):
+            needed.update([aliases[value].root for value in node.operands()])
     return {x for x in tape.inputs if isinstance(x, Value) and aliases[x].root in needed}
 
 
 def is_draw(node: Any) -> bool:
     """Whether a call of a tape draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.op, "tags", ())
+    return _draws(node.op)
+
+
+@per_operator
+def _draws(op: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
 
 
 def _devices_of_draws(nodes: Sequence[Any]) -> list[str]:
@@ -313,6 +319,8 @@ def _devices(draw: Any) -> set[torch.device]:
 
 def _overwritten(joint: Graph, results: int) -> list[Value]:
     """The inputs that the program writes to and gradients depend on."""
+    if not joint.writes:
+        return []
     found: set[Any] = {out for out in joint.outputs[results:] if isinstance(out, Value)}
     for node in reversed(joint.nodes):
         if not found.isdisjoint(node.outputs):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_prims.operator_facts import communicates, is_check
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.registry import aliasing
 
@@ -52,7 +52,7 @@ _REDUCTIONS = {
 }  # fmt: skip
 
 
-@cache
+@per_operator
 def work(op: Any) -> Work:
     """The cost class of an operator; HEAVY if nothing is known of it."""
     if isinstance(op, Prim):

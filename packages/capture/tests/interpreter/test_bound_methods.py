@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from captured import compiled
 
 
@@ -52,6 +53,20 @@ def methods_that_leave_the_frame() -> Any:
     made = Doubling([1])
     native = made.native_append()
     return native, made
+
+
+def test_methods_of_tensors_that_leave_the_frame() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x + 1
+        return x.add_, y.sum, y.__add__, y.norm, y.__len__
+
+    x = torch.randn(3)
+    found, want = compiled(program)(x), program(x)
+    assert [type(method) for method in found] == [type(method) for method in want]
+    assert [method.__name__ for method in found] == [method.__name__ for method in want]
+    assert found[0].__self__ is x
+    torch.testing.assert_close(found[1](), want[1]())
+    torch.testing.assert_close(found[2](1), want[2](1))
 
 
 def used_outside(make: Callable[[], Any]) -> Any:

@@ -74,10 +74,17 @@ def decode_captured(captured: bytes) -> Callable[..., Any]:
     return run
 
 
-_NAMES = re.compile(
-    r'{"node": "[^"]*"}|(?<=^\["call_function", )"[^"]*"|(?<=^\["call_method", )"[^"]*"'
-)
-"""The names of nodes in what `describe` says of a call."""
+_OPERANDS = re.compile(r'{"node": "[^"]*"}')
+"""The names of nodes that a call reads, in what `describe` says of it."""
+_CALLS = ('["call_function', '["call_method')
+
+
+def _without_names(described: str) -> str:
+    """What `describe` says of a node, but for the names of calls."""
+    kind, _, rest = described.partition('", "')
+    if kind in _CALLS:
+        described = kind + rest.partition('"')[2]
+    return _OPERANDS.sub("", described)
 
 
 def _is_read_back(gm: fx.GraphModule, message: dict[str, Any], context: Context) -> bool:
@@ -88,7 +95,7 @@ def _is_read_back(gm: fx.GraphModule, message: dict[str, Any], context: Context)
     *items, _ = zip(gm.graph.nodes, (*message["graph"]["graph"][0], None), strict=True)
     distinct: dict[str, fx.Node] = {}
     for (node, _), text in zip(items, described, strict=False):
-        distinct.setdefault(_NAMES.sub("", text), node)
+        distinct.setdefault(_without_names(text), node)
     checked = set(distinct.values())
     read = {each for node in (*checked, gm.graph.output_node()) for each in node.all_input_nodes}
     nodes = [

@@ -26,6 +26,7 @@ from flambeau_prims.builder import Builder, compute_dtype
 from flambeau_prims.decompositions.registry import decomposition_for
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.operator_facts import READS_MEMORY
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.primitives import DTYPES, PRIMS, STORED_DTYPES, Kind, Prim
 from flambeau_prims.rules.registry import is_view
 
@@ -81,15 +82,27 @@ def _needs_memory(graph: Graph) -> set[Value]:
     """The Values that an output, a written value or a reader of memory needs or views."""
     result = set(graph.live_at_exit())
     for node in reversed(graph.nodes):
-        if node.op in READS_MEMORY:
+        if _reads_memory(node.op):
             result.add(next(node.operands()))
         if _views_argument(node.op) and any(out in result for out in node.outputs):
             result.update(node.operands())
     return result
 
 
+@per_operator
+def _reads_memory(op: Any) -> bool:
+    return op in READS_MEMORY
+
+
+@per_operator
 def _views_argument(op: Any) -> bool:
     return op.kind is Kind.VIEW if isinstance(op, Prim) else is_view(op)
+
+
+@per_operator
+def _known_dtypes(op: Any) -> frozenset[torch.dtype]:
+    """The dtypes in which an operator is decomposed."""
+    return STORED_DTYPES if op in _MOVES or _views_argument(op) else DTYPES
 
 
 def _decompose_node(
@@ -106,7 +119,7 @@ def _decompose_node(
     start = len(b.nodes)
     function = None if isinstance(node.op, Prim) or kept else decomposition_for(node.op)
     result = NotImplemented
-    known = STORED_DTYPES if node.op in _MOVES or _views_argument(node.op) else DTYPES
+    known = _known_dtypes(node.op)
     if function is not None and all(value.spec.dtype in known for value in _values(node)):
         args, kwargs = _positional(node.op, args, kwargs)
         result = function(b, *args, **kwargs)

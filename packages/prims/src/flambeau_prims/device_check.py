@@ -11,11 +11,11 @@ has no check itself: those that it is composed of have.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _tensors(
             yield from ((name, item) for item in arg if isinstance(item, Spec))
 
 
-@cache
+@per_operator
 def _checks(op: OpOverload) -> bool:
     namespace, name = op._schema.name.split("::")
     if namespace != "aten":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.rules.registry import aliasing
 from flambeau_prims.size_floats import FloatExpr, is_unbacked
 from flambeau_prims.sizes import Expr, hint_of
@@ -131,12 +132,12 @@ def _devices() -> frozenset[str]:
     return frozenset({"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"})
 
 
-@cache
+@per_operator
 def _takes_generator(op: OpOverload) -> bool:
     return any(argument.name == "generator" for argument in op._schema.arguments)
 
 
-@cache
+@per_operator
 def _how(op: OpOverload) -> str | None:
     shared = aliasing(op)
     seeded = torch.Tag.nondeterministic_seeded in op.tags
@@ -147,7 +148,7 @@ def _how(op: OpOverload) -> str | None:
     return "kernel"
 
 
-@cache
+@per_operator
 def _takes_no_sizes(op: OpOverload) -> bool:
     """Whether the kernel learns sizes from its tensors alone.
 

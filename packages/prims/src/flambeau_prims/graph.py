@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from flambeau_prims.per_operator import per_operator
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -233,10 +235,17 @@ def map_values(arg: Argument, fn: Callable[[Value], Argument]) -> Argument:
         return fn(arg)
     if kind in _LEAVES:
         return arg
-    if isinstance(arg, tuple):
-        return tuple([map_values(item, fn) for item in arg])
-    if isinstance(arg, list):
-        return [map_values(item, fn) for item in arg]
+    if isinstance(arg, (tuple, list)):
+        # Most items are plain: they need no call.
+        items = [
+            fn(item)
+            if type(item) is Value
+            else item
+            if type(item) in _LEAVES
+            else map_values(item, fn)
+            for item in arg
+        ]
+        return items if isinstance(arg, list) else tuple(items)
     if isinstance(arg, dict):
         return {key: map_values(item, fn) for key, item in arg.items()}
     return arg
@@ -250,15 +259,22 @@ class _SpecTexts(dict["Spec", str]):
         return text
 
 
+_name = per_operator(str)
+
+
 def format_node(node: Node, texts: Mapping[Spec, str] | None = None) -> str:
     """One line: typed results, operator, arguments, and the user's line as a comment."""
     texts = _SpecTexts() if texts is None else texts
     results = ", ".join(
         "_" if out is None else f"{out.name}: {texts[out.spec]}" for out in node.outputs
     )
-    args = [repr(arg) for arg in node.args] + [f"{key}={arg!r}" for key, arg in node.kwargs.items()]
+    args = [arg.name if type(arg) is Value else repr(arg) for arg in node.args] + [
+        f"{key}={arg!r}" for key, arg in node.kwargs.items()
+    ]
     line = (
-        f"{results} = {node.op}({', '.join(args)})" if results else f"{node.op}({', '.join(args)})"
+        f"{results} = {_name(node.op)}({', '.join(args)})"
+        if results
+        else f"{_name(node.op)}({', '.join(args)})"
     )
     return f"{line}  # {node.where}" if node.where else line
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims.fused_optimizers import fused_step
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.rules.registry import aliasing, infer, is_view, rule_for
 from flambeau_prims.sizes import eq, lt
 from flambeau_prims.spec import Spec
@@ -69,11 +70,13 @@ def _is_composed(op: OpOverload) -> bool:
         return False
 
 
+@per_operator
 def is_check(op: Any) -> bool:
     """Whether an overload only checks data: it returns nothing, and stays in the graph."""
     return op in _CHECKS
 
 
+@per_operator
 def communicates(op: Any) -> bool:
     """Whether an overload is a collective, or waits for one: all processes of a group make the same
     calls in the same order.
@@ -245,15 +248,10 @@ def check_overlap(target: Spec, source: Spec) -> None:
         )
 
 
-_FACTS: dict[Any, OperatorFacts] = {}
-
-
+@per_operator
 def facts(op: OpOverload) -> OperatorFacts:
     """The facts of an overload."""
-    known = _FACTS.get(op)
-    if known is None:
-        known = _FACTS.setdefault(op, OperatorFacts(op))
-    return known
+    return OperatorFacts(op)
 
 
 def _functional_form(op: OpOverload) -> OpOverload | None:

@@ -17,7 +17,6 @@ An operator that nothing is known of may raise.  Running out of memory does not 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +24,7 @@ import torch
 from flambeau_prims.graph import Value
 from flambeau_prims.kernel_launches import NAMESPACE
 from flambeau_prims.operator_facts import is_check
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.rules.registry import aliasing
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _may_be_zero(divisor: Any) -> bool:
     return not isinstance(divisor, bool) and divisor == 0
 
 
-@cache
+@per_operator
 def _kind(op: OpOverload) -> str:
     namespace, _, name = op._schema.name.partition("::")
     if namespace == NAMESPACE:

@@ -75,7 +75,7 @@ def shorten(graph: Graph) -> ShortGraph | None:
 
 def _token(node: Node) -> Any:
     return (
-        node.op,
+        id(node.op),
         _key(node.args),
         _key(node.kwargs) if node.kwargs else None,
         tuple([None if out is None else id(out.spec) for out in node.outputs]),

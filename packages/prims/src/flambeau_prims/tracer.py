@@ -17,7 +17,6 @@ once. Asking for the contents of a fake tensor raises `DataDependent`, unless it
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -41,6 +40,7 @@ from flambeau_prims.fake import (
 from flambeau_prims.fused_optimizers import fused_step
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.out_arguments import to_resize
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.rules.registry import infer, infer_keyed
 from flambeau_prims.sizes import ExprEnv, as_int
 from flambeau_prims.sizes_node import from_symbolic, from_symint, to_symbolic, to_symint
@@ -579,7 +579,7 @@ def _copy_of_number(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 _NUMBERS = frozenset({int, float, bool})
 
 
-@functools.cache
+@per_operator
 def _takes_tensor(func: Any) -> bool:
     """Whether an operator's first argument is a tensor."""
     return isinstance(func._schema.arguments[0].type, torch.TensorType)

@@ -12,10 +12,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau_runtime import program as program_types
 from flambeau_runtime.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FORMAT = 7
 
@@ -74,15 +77,20 @@ def _encode(value: Any) -> Any:
     if kind is complex:
         return {"complex": [_encode(value.real), _encode(value.imag)]}
     if kind is tuple:
-        return {"tuple": [_encode(item) for item in value]}
+        return {"tuple": _encoded(value)}
     if kind is list:
-        return [_encode(item) for item in value]
+        return _encoded(value)
     if kind is dict:
         return {"dict": [[key, _encode(item)] for key, item in value.items()]}
     fields = _FIELDS.get(kind)
     if fields is None:
         raise TypeError(f"a program cannot hold a {kind.__name__}: {value!r}")
-    return {"is": kind.__name__, **{name: _encode(getattr(value, name)) for name in fields}}
+    contents = _encoded([getattr(value, name) for name in fields])
+    return {"is": kind.__name__, **dict(zip(fields, contents, strict=True))}
+
+
+def _encoded(items: Sequence[Any]) -> list[Any]:
+    return [item if type(item) in _PLAIN else _encode(item) for item in items]
 
 
 def _decode(value: Any) -> Any:

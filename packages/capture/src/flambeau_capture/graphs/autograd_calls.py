@@ -95,24 +95,38 @@ def jacobian(
     count: int,
     chunk_size: int | None,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """The results, and the derivatives of the first `count` of them by the `wanted` tensors."""
+    """The results, and the derivatives of the first `count` of them by the `wanted` tensors.
+
+    One batch of cotangents pulls back all results at once, as eager's does: each derivative is a
+    view of what its input got, whose layout depends on all of them.
+    """
     with _level() as level:
         results, inputs = _run(function, tensors, wanted, level)
-        found: list[torch.Tensor] = []
-        for result in results[:count]:
+        differentiated = results[:count]
+        sizes = [result.numel() for result in differentiated]
 
-            def pull(cotangent: torch.Tensor, result: torch.Tensor = result) -> tuple[Any, ...]:
-                return _gradients((result,), inputs, (cotangent,))
+        def pull(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return _gradients(differentiated, inputs, cotangents)
 
-            size = result.numel()
-            basis = torch.eye(size, dtype=result.dtype, device=result.device)
-            basis = basis.view(size, *result.shape)
-            batched = torch.vmap(pull, chunk_size=chunk_size)(basis)
-            found += [
-                gradient.view(*result.shape, *given.shape)
-                for gradient, given in zip(batched, inputs, strict=True)
-            ]
+        batched = torch.vmap(pull, chunk_size=chunk_size)(*_standard_basis(differentiated, sizes))
+        parts = [gradient.split(sizes) for gradient in batched]
+        found = [
+            part[at].view(*result.shape, *given.shape)
+            for at, result in enumerate(differentiated)
+            for part, given in zip(parts, inputs, strict=True)
+        ]
         return _unwrapped(results, level), _unwrapped(found, level)
+
+
+def _standard_basis(results: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+    """A batch of cotangents for each result: of all their elements, each is one once."""
+    total, start = sum(sizes), 0
+    basis: list[torch.Tensor] = []
+    for result, size in zip(results, sizes, strict=True):
+        rows = torch.eye(total, dtype=result.dtype, device=result.device)
+        basis.append(rows.narrow(1, start, size).contiguous().view(total, *result.shape))
+        start += size
+    return basis
 
 
 @contextmanager

@@ -215,9 +215,10 @@ class ErrorState(Proxy):
 class ArrayConverter(Proxy):
     """`_array_converter(*values)`: arguments as arrays, and whether they were scalars."""
 
-    __slots__ = ("arrays", "values")
+    __slots__ = ("arrays", "machine", "values")
 
     def __init__(self, arrays: Arrays, values: tuple[Any, ...]) -> None:
+        self.machine = arrays.machine
         self.values = values
         self.arrays = [as_array(arrays, value) for value in values]
 
@@ -253,7 +254,11 @@ class ArrayConverter(Proxy):
         return np.result_type(*kinds, *([0.0] if ensure_inexact else []))
 
     def wrap(self, array: Any, /, to_scalar: Any = None) -> Any:
-        """A result as the function gives it back."""
+        """A result as the function gives it back: as a tensor, if an argument was one."""
+        tensor = next((value for value in self.values if isinstance(value, torch.Tensor)), None)
+        if tensor is not None and is_array(array):
+            method, made = torch.Tensor.__array_wrap__, array.new(array.base)
+            return self.machine.interpret(method, (tensor, made), {})
         scalar = all(self.scalar_input) if to_scalar is None else to_scalar
         if scalar and is_array(array) and array.ndim == 0:
             return array.new(array.base, scalar=True)

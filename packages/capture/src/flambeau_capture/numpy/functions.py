@@ -124,11 +124,13 @@ def call_numpy(arrays: Arrays, function: Any, args: tuple[Any, ...], kwargs: dic
     if name in _WITH_SIDE_EFFECTS:
         raise GraphBreak("side-effect", f"call of numpy.{name}")
     handler = HANDLERS.get(id(function))
+    python = getattr(function, "_implementation", None)
+    if id(function) in _OF_METHODS and _has_methods(args):
+        return arrays.machine.interpret(python, args, kwargs)
     if _may_call(function, handler) and is_constant(args) and is_constant(kwargs):
         return made_anew(arrays, function(*args, **kwargs))
     if handler is not None:
         return handler(arrays, *args, **kwargs)
-    python = getattr(function, "_implementation", None)
     if type(python) is types.FunctionType:
         return arrays.machine.interpret(python, args, kwargs)
     raise unsupported(f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}")
@@ -184,6 +186,16 @@ def _construct(arrays: Arrays, cls: type, args: tuple[Any, ...], kwargs: dict[st
 
 # ---------------------------------------------------------------- methods as functions
 
+_OF_METHODS: set[int] = set()
+"""Functions that call a method of their first argument, if it has that, whatever it is."""
+
+
+def _has_methods(args: tuple[Any, ...]) -> bool:
+    """Whether the first argument is a tensor: its methods are not NumPy's, and take other
+    arguments.
+    """
+    return bool(args) and isinstance(args[0], torch.Tensor)
+
 
 def _as_method(name: str) -> Callable[..., Any]:
     def call(arrays: Arrays, a: Any, *args: Any, **kwargs: Any) -> Any:
@@ -199,6 +211,8 @@ def _as_method(name: str) -> Callable[..., Any]:
 for _name in _METHODS:
     if hasattr(np, _name) and id(getattr(np, _name)) not in HANDLERS:
         handler(getattr(np, _name))(_as_method(_NAMED.get(_name, _name)))
+        _OF_METHODS.add(id(getattr(np, _name)))
+_OF_METHODS.add(id(np.clip))
 
 
 @handler(np.clip)

@@ -17,7 +17,7 @@ import torch
 from flambeau_capture.numpy import layout
 from flambeau_capture.numpy.arrays import as_array, cast, plain, raise_for_status
 from flambeau_capture.numpy.layout import handler, unsupported
-from flambeau_capture.numpy.ufuncs import call_ufunc, store
+from flambeau_capture.numpy.ufuncs import call_ufunc, store, wrapped_as_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,9 +135,30 @@ def _matrix(arrays: Arrays, value: Any, *, square: bool = True) -> torch.Tensor:
     return cast(arrays, array.tensor, np.float64 if array.dtype.kind in "biu" else array.dtype)
 
 
-def _named(arrays: Arrays, function: Any, parts: Any) -> Any:
-    """The named tuple that a function of numpy.linalg returns, of these parts."""
-    return type(function(np.eye(1)))(*(finished(arrays, part) for part in parts))
+def _like(arrays: Arrays, given: Any, result: torch.Tensor) -> Any:
+    """A matrix as a function of numpy.linalg returns it: as a tensor, if it was given one."""
+    array = finished(arrays, result)
+    return wrapped_as_tensor(arrays, array) if isinstance(given, torch.Tensor) else array
+
+
+def _named(arrays: Arrays, function: Any, given: Any, parts: Any) -> Any:
+    """The named tuple that a function of numpy.linalg returns, of these parts. Those that are no
+    matrices stay arrays.
+    """
+    kind = type(function(np.eye(1)))
+    matrices = _MATRICES[function]
+    return kind(*(
+        _like(arrays, given, part) if name in matrices else finished(arrays, part)
+        for name, part in zip(kind._fields, parts, strict=True)
+    ))  # fmt: skip
+
+
+_MATRICES = {
+    np.linalg.slogdet: (),
+    np.linalg.eigh: ("eigenvectors",),
+    np.linalg.svd: ("U", "Vh"),
+    np.linalg.qr: ("Q", "R"),
+}
 
 
 def _direct(function: Any, torch_function: Any, *, named: bool = False) -> None:
@@ -150,7 +171,7 @@ def _direct(function: Any, torch_function: Any, *, named: bool = False) -> None:
         bound.apply_defaults()
         matrix, *options = bound.args
         found = arrays.record(torch_function, _matrix(arrays, matrix), *options)
-        return _named(arrays, function, found) if named else finished(arrays, found)
+        return _named(arrays, function, matrix, found) if named else finished(arrays, found)
 
 
 _direct(np.linalg.det, torch.linalg.det)
@@ -168,7 +189,7 @@ def _checked(arrays: Arrays, name: str, error: str, *args: Any) -> torch.Tensor:
 
 @handler(np.linalg.inv)
 def _inv(arrays: Arrays, a: Any) -> Any:
-    return finished(arrays, _checked(arrays, "inv_ex", _SINGULAR, _matrix(arrays, a)))
+    return _like(arrays, a, _checked(arrays, "inv_ex", _SINGULAR, _matrix(arrays, a)))
 
 
 @handler(np.linalg.solve)
@@ -180,8 +201,8 @@ def _solve(arrays: Arrays, a: Any, b: Any) -> Any:
     if right.ndim == 1:
         column = arrays.record("unsqueeze", side, -1)
         solved = _checked(arrays, "solve_ex", _SINGULAR, matrix, column)
-        return finished(arrays, arrays.record(torch.squeeze, solved, -1))
-    return finished(arrays, _checked(arrays, "solve_ex", _SINGULAR, matrix, side))
+        return _like(arrays, b, arrays.record(torch.squeeze, solved, -1))
+    return _like(arrays, b, _checked(arrays, "solve_ex", _SINGULAR, matrix, side))
 
 
 @handler(np.linalg.cholesky)
@@ -189,7 +210,7 @@ def _cholesky(arrays: Arrays, a: Any, /, *, upper: bool = False) -> Any:
     if upper:
         raise unsupported("np.linalg.cholesky(upper=True)")
     error = "Matrix is not positive definite"
-    return finished(arrays, _checked(arrays, "cholesky_ex", error, _matrix(arrays, a)))
+    return _like(arrays, a, _checked(arrays, "cholesky_ex", error, _matrix(arrays, a)))
 
 
 @handler(np.linalg.svd)
@@ -203,7 +224,7 @@ def _svd(
     if not compute_uv:
         return finished(arrays, arrays.record(torch.linalg.svdvals, matrix))
     found = arrays.record(torch.linalg.svd, matrix, full_matrices)
-    return _named(arrays, np.linalg.svd, found)
+    return _named(arrays, np.linalg.svd, a, found)
 
 
 @handler(np.linalg.qr)
@@ -212,8 +233,8 @@ def _qr(arrays: Arrays, a: Any, mode: str = "reduced") -> Any:
         raise unsupported(f"np.linalg.qr(mode={mode!r})")
     found = arrays.record(torch.linalg.qr, _matrix(arrays, a, square=False), mode)
     if mode == "r":
-        return finished(arrays, found[1])
-    return _named(arrays, np.linalg.qr, found)
+        return _like(arrays, a, found[1])
+    return _named(arrays, np.linalg.qr, a, found)
 
 
 # ---------------------------------------------------------------- fourier

@@ -75,7 +75,7 @@ def call_ufunc(arrays: Arrays, ufunc: Any, args: tuple[Any, ...], kwargs: dict[s
         for result, out in zip(results, outs, strict=True)
     ]
     if any(isinstance(arg, torch.Tensor) for arg in args[: ufunc.nin]):
-        made = [_wrapped_as_tensor(arrays, item) for item in made]
+        made = [wrapped_as_tensor(arrays, item) for item in made]
     return made[0] if ufunc.nout == 1 else tuple(made)
 
 
@@ -220,8 +220,8 @@ def _text(shape: tuple[Any, ...]) -> str:
     return f"({','.join(str(int(size)) for size in shape)}{',' if len(shape) == 1 else ''})"
 
 
-def _wrapped_as_tensor(arrays: Arrays, array: Any) -> torch.Tensor:
-    """What torch makes of a ufunc's result when an operand was a tensor."""
+def wrapped_as_tensor(arrays: Arrays, array: Any) -> torch.Tensor:
+    """What torch makes of an array that NumPy has computed, where an operand was a tensor."""
     tensor = array.tensor
     return arrays.record("to", tensor, torch.uint8) if tensor.dtype is torch.bool else tensor
 
@@ -237,7 +237,8 @@ def call_ufunc_method(
         return made_anew(arrays, getattr(ufunc, name)(*args, **kwargs))
     method = _METHODS.get((ufunc.__name__, name))
     if method is not None:
-        return _as_method(as_array(arrays, args[0]), method, args[1:], kwargs)
+        made = _as_method(as_array(arrays, args[0]), method, args[1:], kwargs)
+        return wrapped_as_tensor(arrays, made) if isinstance(args[0], torch.Tensor) else made
     if name == "outer" and len(args) == 2 and not kwargs:
         left, right = (as_array(arrays, arg) for arg in args)
         spread = left.reshape(left.shape + (1,) * right.ndim)

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
 from flambeau_prims.device_check import check_devices
 from flambeau_prims.meta_fallback import infer_on_meta
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.rules import load_all
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
@@ -189,7 +189,7 @@ _SHARES_WITHOUT_SAYING = {
 """Views whose schemas wrongly promise own memory; `tests/cpu/test_hidden_aliases.py` finds them."""
 
 
-@cache
+@per_operator
 def aliasing(op: OpOverload) -> Aliasing:
     """The alias facts of an overload."""
     schema = op._schema

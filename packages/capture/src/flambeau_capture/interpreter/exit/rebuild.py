@@ -44,6 +44,7 @@ from flambeau_capture.interpreter.values.deferred_strings import DeferredString
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
 from flambeau_capture.interpreter.values.objects import (
     BOUND_BUILTINS,
+    C_METHODS,
     VALUE_BASES,
     bound_method,
     dict_items,
@@ -246,7 +247,8 @@ class Rebuilder:
         if isinstance(receiver, Proxy):  # its function is none of the object that it becomes
             name = Const(value.__func__.__name__)
             return CallRecipe(getattr, (self.recipe(receiver), name))
-        return CallRecipe(types.MethodType, tuple(self._many((value.__func__, value.__self__))))
+        bind = _bound if type(value.__func__) in C_METHODS else types.MethodType
+        return CallRecipe(bind, tuple(self._many((value.__func__, value.__self__))))
 
     def _partial(self, value: functools.partial[Any]) -> Recipe:
         named = {name: self.recipe(item) for name, item in value.keywords.items()}
@@ -397,6 +399,11 @@ _BUILDERS: dict[type, Any] = {
     _thread.RLock: Rebuilder._lock,
     **dict.fromkeys(_DICT_VIEWS, Rebuilder._view),
 }
+
+
+def _bound(function: Any, receiver: Any) -> Any:
+    """`receiver.function`, of a method that is written in C."""
+    return function.__get__(receiver)
 
 
 def _with_attributes(made: Any, state: dict[str, Any], slots: dict[str, Any]) -> Any:
