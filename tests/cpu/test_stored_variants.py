@@ -220,3 +220,25 @@ def test_a_compile_takes_no_numbers_of_hooks() -> None:
     compiled = flambeau.compile(lambda x: x.sin().exp() * 2)
     compiled(torch.randn(4, requires_grad=True)).sum().backward()
     assert RemovableHandle.next_id == before
+
+
+def test_hooks_that_a_frame_removes_cost_no_compile() -> None:
+    module, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        handle = module.register_forward_hook(lambda module, args, out: out * 2)
+        try:
+            return module(x)
+        finally:
+            handle.remove()
+
+    for expected in ("written", "read"):
+        compiled = flambeau.compile(program, fullgraph=True)
+        for _ in range(4):
+            other.register_forward_hook(double)
+            x, before = torch.randn(3, 4), RemovableHandle.next_id
+            torch.testing.assert_close(compiled(x), module(x) * 2)
+            assert RemovableHandle.next_id == before + 1 and not module._forward_hooks
+        (entry,) = state_of(compiled).entries
+        assert entry.info.stored == expected
+    assert len(other._forward_hooks) == 8

@@ -36,7 +36,14 @@ from flambeau_capture.record import (
     StoreCell,
     StoreGlobal,
 )
-from flambeau_capture.sources import MODULE_TABLES, Constant, DictEntry, InstanceDict
+from flambeau_capture.sources import (
+    MODULE_TABLES,
+    Constant,
+    DictEntry,
+    InstanceDict,
+    TypeAttribute,
+)
+from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +87,7 @@ def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
             found.append(CallSideEffect(list.extend, (FromSource(appended.source), items)))
     found += _attribute_side_effects(machine, rebuild)
     for (cls, name), (value,) in objects.classes_written.items():
-        found.append(SetAttr(Const(cls), name, rebuild.recipe(value), raw=False))
+        found.append(_class_side_effect(machine, rebuild, cls, name, value))
     for (_, name), (module_globals, value) in objects.globals_written.items():
         if value is not DELETED or name in module_globals:
             stored = None if value is DELETED else rebuild.recipe(value)
@@ -100,6 +107,35 @@ def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallSideEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
     return found + context_flags(machine) + context_side_effects(machine, rebuild)
+
+
+def _class_side_effect(
+    machine: Machine, rebuild: Rebuilder, cls: type, name: str, value: Any
+) -> SideEffect:
+    """`cls.name = value`. The number of a trusted class is guarded, as others follow from it: but
+    where the frame has drawn numbers from a counter, as for hooks, and leaves none anywhere, the
+    counter moves on by as many.
+    """
+    before = getattr(cls, name, None)
+    if is_trusted(cls.__module__) and type(before) is int:
+        if type(value) is int and value > before and not _leaves(machine, range(before, value)):
+            return CallSideEffect(_advance, (Const(cls), Const(name), Const(value - before)))
+        machine.guard("EQUALS", TypeAttribute.of(cls, name), before)
+    return SetAttr(Const(cls), name, rebuild.recipe(value), raw=False)
+
+
+def _leaves(machine: Machine, numbers: range) -> bool:
+    """Whether a container that the frame has changed holds one of these numbers."""
+    copies = (
+        tracked.copy
+        for tracked in machine.objects.tracked_copies.values()
+        if tracked.contents_changed()
+    )
+    return any(type(item) is int and item in numbers for copy in copies for item in copy)
+
+
+def _advance(cls: type, name: str, steps: int) -> None:
+    setattr(cls, name, getattr(cls, name) + steps)
 
 
 def _attribute_side_effects(machine: Machine, rebuild: Rebuilder) -> Iterator[SideEffect]:

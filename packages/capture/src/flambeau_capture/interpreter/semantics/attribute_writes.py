@@ -100,12 +100,15 @@ def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) ->
 
 
 def _guard_written(machine: Machine, cls: type, name: str) -> None:
-    """Guard what a trusted class holds before the frame sets it: state, and no definition."""
+    """Guard what a trusted class holds before the frame sets it: state, and no definition. A number
+    is guarded at the exit (`side_effects`), unless it only counted.
+    """
     held = lookup(machine, cls, name)
     written = (cls, name) in machine.objects.classes_written
     if not written and is_trusted(cls.__module__) and type(held) in SCALARS:
-        by_value = type(held) in (int, float, complex, str, bytes)
-        machine.guard("EQUALS" if by_value else "IS", TypeAttribute.of(cls, name), held)
+        if type(held) is not int:
+            by_value = type(held) in (float, complex, str, bytes)
+            machine.guard("EQUALS" if by_value else "IS", TypeAttribute.of(cls, name), held)
         machine.definitions.pop((id(cls), name), None)
 
 
