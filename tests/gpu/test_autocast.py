@@ -72,6 +72,7 @@ def test_recurrent_networks(kind: type[nn.RNNBase], cast: bool) -> None:
         results.append((output.detach(), x.grad))
     (expected, expected_grad), (found, found_grad) = results
     assert found.dtype is expected.dtype
-    tolerance = {"rtol": 3e-2, "atol": 3e-2} if cast else {"rtol": 1e-3, "atol": 1e-3}
+    # cuDNN multiplies in TF32 without autocast.
+    tolerance = {"rtol": 3e-2, "atol": 3e-2} if cast else {"rtol": 1e-2, "atol": 5e-3}
     torch.testing.assert_close(found, expected, **tolerance)
     torch.testing.assert_close(found_grad, expected_grad, **tolerance)

@@ -2,7 +2,7 @@
 
 `python -m tests.programs.stored_on_gpu`, twice with one cache directory; names of programs may
 follow. Each prints, as JSON, what became of the calls: "stored" where the entry was read, "capture"
-where it was not; and whether Triton was imported. All results are compared with eager's.
+where it was not; and which parts of the compiler were imported. All results are compared with eager's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from flambeau_capture.compiled import state_of
 Calls = Callable[[Callable[..., Any]], Any]
 """Calls a function, compiled or not, and gives what is compared."""
 PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Calls]] = {}
+COMPILER = {
+    "flambeau_capture.interpreter.capture", "flambeau_autograd.pipeline",
+    "flambeau_inductor.compile",
+}  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
     "reduced_overhead": {"mode": "reduce-overhead"},
     "batches": {"dynamic": True},
@@ -227,7 +231,7 @@ def main() -> None:
             results[name] = outcome(name)
         except Exception as error:  # for the test to show
             results[name] = f"{type(error).__name__}: {error}"
-    results["imported"] = " ".join({"triton", "sympy"} & sys.modules.keys())
+    results["imported"] = " ".join(COMPILER & sys.modules.keys())
     print(json.dumps(results))
 
 
