@@ -2,7 +2,8 @@
 
 `python -m tests.programs.stored_on_gpu`, twice with one cache directory; names of programs may
 follow. Each prints, as JSON, what became of the calls: "stored" where the entry was read, "capture"
-where it was not; and which parts of the compiler were imported. All results are compared with eager's.
+where it was not; and which parts of the compiler were imported. All results are compared with
+eager's.
 """
 
 from __future__ import annotations
