@@ -339,32 +339,41 @@ move_to_front(Compiled *self, PyObject *entries, Py_ssize_t index)
 
 #define MOST_ANSWERS 16 /* of `on_miss`, for one call */
 
+/* The answer of `on_miss`; `unserved` is the one before, or NULL. The tuple of arguments is gone before an entry runs: objects die where
+ * eager frees them. */
+static PyObject *
+ask_on_miss(PyObject *on_miss, const Invocation *call, PyObject *unserved)
+{
+    PyObject *arguments = PyTuple_New(call->count);
+    if (arguments == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < call->count; i++) {
+        PyTuple_SET_ITEM(arguments, i, Py_NewRef(call->bound[i]));
+    }
+    PyObject *former = hook_switch(NULL);
+    PyObject *entry = PyObject_CallFunctionObjArgs(on_miss, arguments, unserved, NULL);
+    hook_restore(former);
+    Py_DECREF(arguments);
+    return entry;
+}
+
 static NOINLINE PyObject *
 call_missed(Compiled *self, const Invocation *call)
 {
     PyObject *result;
     if (self->on_miss != NULL) {
-        PyObject *arguments = PyTuple_New(call->count);
-        if (arguments == NULL) {
-            return NULL;
-        }
-        for (Py_ssize_t i = 0; i < call->count; i++) {
-            PyTuple_SET_ITEM(arguments, i, Py_NewRef(call->bound[i]));
-        }
         PyObject *on_miss = Py_NewRef(self->on_miss);
         PyObject *entry = NULL; /* that did not serve the call */
         Service taken = NOT_TAKEN;
         for (int asked = 0; asked < MOST_ANSWERS && taken == NOT_TAKEN; asked++) {
-            PyObject *former = hook_switch(NULL);
-            Py_XSETREF(entry, PyObject_CallFunctionObjArgs(on_miss, arguments, entry, NULL));
-            hook_restore(former);
+            Py_XSETREF(entry, ask_on_miss(on_miss, call, entry));
             if (entry == NULL || Py_TYPE(entry) != &Entry_Type) {
                 break;
             }
             taken = try_entry((Entry *)entry, call, &result);
         }
         Py_DECREF(on_miss);
-        Py_DECREF(arguments);
         if (entry == NULL) {
             return NULL;
         }
