@@ -228,3 +228,34 @@ print([name for name in new if any(name == b or name.startswith(b + ".") for b i
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_functions_give_the_array_that_they_were_to_fill() -> None:
+    """Also where an operand is a tensor, whose results are tensors otherwise."""
+
+    def program(x: torch.Tensor, out: Any) -> Any:
+        return np.square(x, out=out), np.add(x, out, out), np.divmod(x, 2, out=(out, None))
+
+    x, compiled = torch.randn(3, 4), flambeau.compile(program)
+    first, second = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    found, expected = compiled(x, first), program(x, second)
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+    assert found[0] is first and found[1] is first and found[2][0] is first
+    assert isinstance(expected[2][1], torch.Tensor) and isinstance(found[2][1], torch.Tensor)
+    torch.testing.assert_close(found[2][1], expected[2][1])
+
+
+def test_functions_of_tensors_that_ask_or_refuse() -> None:
+    def program(x: torch.Tensor, flag: torch.Tensor) -> Any:
+        return np.shape(x), np.dot(flag, flag), np.inner(flag, 2.5)
+
+    x, flag = torch.randn(3, 4), torch.tensor(True)
+    found, expected = flambeau.compile(program)(x, flag), program(x, flag)
+    assert found == expected and [*map(type, found)] == [*map(type, expected)]
+    for function in (program_of_percentile, flambeau.compile(program_of_percentile)):
+        with pytest.raises(TypeError, match="boolean subtract"):
+            function(x > 0)
+
+
+def program_of_percentile(x: torch.Tensor) -> Any:
+    return np.percentile(x, 50)

@@ -14,7 +14,8 @@ from torch.utils.hooks import RemovableHandle
 
 import flambeau
 from flambeau_capture.compiled import state_of
-from flambeau_capture.entries.violations import Violations
+from flambeau_capture.entries.violations import VIOLATED, Violations
+from flambeau_capture.events import assumption_violated
 
 CAPTURES = {"capture", "recompile", "eager", "eager_replay"}
 calls: list[bool] = []
@@ -242,3 +243,19 @@ def test_hooks_that_a_frame_removes_cost_no_compile() -> None:
         (entry,) = state_of(compiled).entries
         assert entry.info.stored == expected
     assert len(other._forward_hooks) == 8
+
+
+def test_an_entry_is_withdrawn_once() -> None:
+    """Two threads whose data an entry did not serve count it once."""
+    for count in (8, 0):
+        run(either, [positive(count)], fullgraph=True)
+    compiled = flambeau.compile(either, fullgraph=True)
+    compiled(positive(8))
+    state = state_of(compiled)
+    (entry,) = state.entries
+    assert entry.info.stored == "read"
+    failure = assumption_violated(entry.info.assumptions[0])
+    for _ in range(2):
+        VIOLATED.add(state, entry.info, failure)
+        assert state._withdraw(entry)
+    assert state._made == 0 and not state.entries

@@ -234,9 +234,11 @@ class CompiledState:
             return False
         with self._lock:
             compiled = self._compiled()
-            if compiled is not None:
-                compiled.entries = tuple(each for each in compiled.entries if each is not entry)
-            self._made -= 1
+            entries = () if compiled is None else compiled.entries
+            kept = tuple(each for each in entries if each is not entry)
+            if compiled is not None and len(kept) < len(entries):  # unless another thread did
+                compiled.entries = kept
+                self._made -= 1
         return True
 
     def _entry_for(self, arguments: tuple[Any, ...], *, again: bool = False) -> Any:

@@ -143,7 +143,9 @@ class Breaks:
 class Progress:
     """How many instructions were interpreted, and when to stop."""
 
-    __slots__ = ("_calls_seen", "_limit", "_tape", "next_check", "step", "stop_step")
+    __slots__ = (
+        "_calls_seen", "_end", "_limit", "_tape", "_watcher", "next_check", "step", "stop_step",
+    )  # fmt: skip
 
     def __init__(self, limit: int, stop_step: int, tape: Tape) -> None:
         self.step = 0
@@ -153,22 +155,37 @@ class Progress:
         self._limit = limit
         self._tape = tape
         self._calls_seen = 0
-        self._set_next_check(0)
+        self._watcher: Callable[[], None] | None = None
+        self._set_end(0)
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Have `watcher` called before each further step."""
+        self._watcher = watcher
+        self._set_next_check(self.step)
 
     def check(self, step: int) -> bool:
         """Whether to stop before this step; GraphBreak after many steps without a graph call."""
         if step == self.stop_step:
             return True
+        if self._watcher is not None:
+            self._watcher()
+        if step < self._end:
+            self._set_next_check(step)
+            return False
         if len(self._tape.calls) == self._calls_seen:
             limit = self._limit
             detail = f"{limit} instructions without a call for the graph"
             raise GraphBreak("instruction-limit", detail)
-        self._set_next_check(step)
+        self._set_end(step)
         return False
 
-    def _set_next_check(self, step: int) -> None:
+    def _set_end(self, step: int) -> None:
         self._calls_seen = len(self._tape.calls)
-        self.next_check = step + self._limit
+        self._end = step + self._limit
+        self._set_next_check(step)
+
+    def _set_next_check(self, step: int) -> None:
+        self.next_check = self._end if self._watcher is None else step + 1
         if step < self.stop_step < self.next_check:
             self.next_check = self.stop_step
 

@@ -187,7 +187,9 @@ def _construct(arrays: Arrays, cls: type, args: tuple[Any, ...], kwargs: dict[st
 # ---------------------------------------------------------------- methods as functions
 
 _OF_METHODS: set[int] = set()
-"""Functions that call a method of their first argument, if it has that, whatever it is."""
+"""Functions that give an attribute of their first argument, or what its method returns, if it has
+that, whatever it is.
+"""
 
 
 def _has_methods(args: tuple[Any, ...]) -> bool:
@@ -212,7 +214,7 @@ for _name in _METHODS:
     if hasattr(np, _name) and id(getattr(np, _name)) not in HANDLERS:
         handler(getattr(np, _name))(_as_method(_NAMED.get(_name, _name)))
         _OF_METHODS.add(id(getattr(np, _name)))
-_OF_METHODS.add(id(np.clip))
+_OF_METHODS.update((id(np.clip), id(np.shape)))
 
 
 @handler(np.clip)

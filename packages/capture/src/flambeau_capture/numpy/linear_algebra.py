@@ -47,7 +47,7 @@ def dot(arrays: Arrays, left: Any, right: Any, out: Any = None) -> Any:
     """`np.dot`: the last axis of one with the last but one of the other."""
     first, second = as_array(arrays, left), as_array(arrays, right)
     if not first.ndim or not second.ndim:
-        return call_ufunc(arrays, np.multiply, (left, right), {"out": out})
+        return call_ufunc(arrays, np.multiply, _as_arrays(left, first, right, second), {"out": out})
     a, b = promoted(arrays, first, second)
     inner, outer = a.shape[-1], b.shape[0 if b.ndim == 1 else -2]
     if type(inner) is int and type(outer) is int and inner != outer:
@@ -65,11 +65,19 @@ def _text(tensor: torch.Tensor) -> str:
     return str(tuple(int(size) for size in tensor.shape)).replace(" ", "")
 
 
+def _as_arrays(*pairs: Any) -> tuple[Any, ...]:
+    """Operands, each followed by its array: the array of a tensor, others as they are."""
+    return tuple(
+        array if isinstance(given, torch.Tensor) else given
+        for given, array in zip(pairs[::2], pairs[1::2], strict=True)
+    )
+
+
 def inner(arrays: Arrays, left: Any, right: Any) -> Any:
     """`np.inner`: last axes with each other."""
     first, second = as_array(arrays, left), as_array(arrays, right)
     if not first.ndim or not second.ndim:
-        return call_ufunc(arrays, np.multiply, (left, right), {})
+        return call_ufunc(arrays, np.multiply, _as_arrays(left, first, right, second), {})
     a, b = promoted(arrays, first, second)
     dims = ([a.ndim - 1], [b.ndim - 1])
     return finished(arrays, arrays.record(torch.tensordot, a, b, dims))

@@ -387,6 +387,8 @@ def _quantile_of(
     ):
         raise unsupported("quantiles that are not constant, or with options")
     array = as_array(arrays, a)
+    if array.dtype.kind == "b":
+        np.subtract(np.True_, np.True_)  # raises NumPy's TypeError, as interpolation does
     wanted = np.asarray(q, np.float64)
     if wanted.ndim > 1 or not ((wanted >= 0) & (wanted <= 1)).all():
         raise unsupported("quantiles that are no vector of numbers in their range")

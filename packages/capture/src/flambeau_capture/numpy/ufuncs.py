@@ -75,7 +75,10 @@ def call_ufunc(arrays: Arrays, ufunc: Any, args: tuple[Any, ...], kwargs: dict[s
         for result, out in zip(results, outs, strict=True)
     ]
     if any(isinstance(arg, torch.Tensor) for arg in args[: ufunc.nin]):
-        made = [wrapped_as_tensor(arrays, item) for item in made]
+        made = [
+            wrapped_as_tensor(arrays, item) if out is None else item
+            for item, out in zip(made, outs, strict=True)
+        ]
     return made[0] if ufunc.nout == 1 else tuple(made)
 
 

@@ -91,11 +91,15 @@ class Rebuilder:
         self._made: dict[int, tuple[Any, Recipe]] = {}
         self._open: set[int] = set()
         """Values whose parts are being looked at, and that have no recipe yet."""
+        self.numbers: set[int] = set()
+        """The ints that outlive the frame."""
 
     def recipe(self, value: Any) -> Recipe:
         """How to rebuild a value at exit."""
         kind = type(value)
         if kind in SCALARS or kind in TORCH_CONSTANTS:
+            if kind is int:
+                self.numbers.add(value)
             return Const(value)
         if kind in PARTIAL_READS:
             return FromSource(value.source)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.semantics.drawn_numbers import DrawnNumbers
 from flambeau_capture.interpreter.values.classes import Proxy, slot_values
 from flambeau_capture.interpreter.values.numbers import context_flags
 from flambeau_capture.interpreter.values.objects import DELETED, dict_items
@@ -86,8 +87,7 @@ def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
             items = MakeList([rebuild.recipe(item) for item in appended.items])
             found.append(CallSideEffect(list.extend, (FromSource(appended.source), items)))
     found += _attribute_side_effects(machine, rebuild)
-    for (cls, name), (value,) in objects.classes_written.items():
-        found.append(_class_side_effect(machine, rebuild, cls, name, value))
+    of_classes = len(found)
     for (_, name), (module_globals, value) in objects.globals_written.items():
         if value is not DELETED or name in module_globals:
             stored = None if value is DELETED else rebuild.recipe(value)
@@ -106,32 +106,29 @@ def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
             raise GraphBreak("side-effect", "sys.stdout is replaced after print() has written")
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallSideEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
-    return found + context_flags(machine) + context_side_effects(machine, rebuild)
+    after = context_flags(machine) + context_side_effects(machine, rebuild)
+    # Last: whether a counter is guarded depends on all that outlives the frame.
+    found[of_classes:of_classes] = [
+        _class_side_effect(machine, rebuild, cls, name, value)
+        for (cls, name), (value,) in objects.classes_written.items()
+    ]
+    return found + after
 
 
 def _class_side_effect(
     machine: Machine, rebuild: Rebuilder, cls: type, name: str, value: Any
 ) -> SideEffect:
     """`cls.name = value`. The number of a trusted class is guarded, as others follow from it: but
-    where the frame has drawn numbers from a counter, as for hooks, and leaves none anywhere, the
-    counter moves on by as many.
+    where the frame has only drawn numbers from a counter, as for hooks, and nothing depends on
+    them, the counter moves on by as many.
     """
     before = getattr(cls, name, None)
     if is_trusted(cls.__module__) and type(before) is int:
-        if type(value) is int and value > before and not _leaves(machine, range(before, value)):
+        drawn = machine.state_of(DrawnNumbers)
+        if not drawn.seen and rebuild.numbers.isdisjoint(range(before, value)):
             return CallSideEffect(_advance, (Const(cls), Const(name), Const(value - before)))
         machine.guard("EQUALS", TypeAttribute.of(cls, name), before)
     return SetAttr(Const(cls), name, rebuild.recipe(value), raw=False)
-
-
-def _leaves(machine: Machine, numbers: range) -> bool:
-    """Whether a container that the frame has changed holds one of these numbers."""
-    copies = (
-        tracked.copy
-        for tracked in machine.objects.tracked_copies.values()
-        if tracked.contents_changed()
-    )
-    return any(type(item) is int and item in numbers for copy in copies for item in copy)
 
 
 def _advance(cls: type, name: str, steps: int) -> None:

@@ -26,6 +26,7 @@ from flambeau_capture.interpreter.semantics.attributes import (
     table_for,
     update_tracked_dict,
 )
+from flambeau_capture.interpreter.semantics.drawn_numbers import DrawnNumbers
 from flambeau_capture.interpreter.torch_calls.tensors import (
     delete_tensor_attribute,
     store_tensor_attribute,
@@ -94,18 +95,21 @@ def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) ->
     ):
         detail = f"attribute {name!r} of class {cls.__qualname__} is set"
         raise GraphBreak("unsupported-mutation", detail)
-    _guard_written(machine, cls, name)
+    _guard_written(machine, cls, name, value)
     machine.objects.classes_written[cls, name] = (value,)
     machine.classes.forget()
 
 
-def _guard_written(machine: Machine, cls: type, name: str) -> None:
+def _guard_written(machine: Machine, cls: type, name: str, value: Any) -> None:
     """Guard what a trusted class holds before the frame sets it: state, and no definition. A number
     is guarded at the exit (`side_effects`), unless it only counted.
     """
     held = lookup(machine, cls, name)
-    written = (cls, name) in machine.objects.classes_written
-    if not written and is_trusted(cls.__module__) and type(held) in SCALARS:
+    if not is_trusted(cls.__module__):
+        return
+    if type(held) is int:
+        machine.state_of(DrawnNumbers).draw(machine, held, value)
+    if (cls, name) not in machine.objects.classes_written and type(held) in SCALARS:
         if type(held) is not int:
             by_value = type(held) in (float, complex, str, bytes)
             machine.guard("EQUALS" if by_value else "IS", TypeAttribute.of(cls, name), held)

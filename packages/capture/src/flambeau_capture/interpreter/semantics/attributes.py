@@ -22,6 +22,7 @@ import torch
 
 from flambeau_capture.graphs.host_random import GENERATOR_STATE, is_host_generator_type
 from flambeau_capture.interpreter import foreign_types
+from flambeau_capture.interpreter.semantics.drawn_numbers import is_of_program
 from flambeau_capture.interpreter.torch_calls.tensors import load_tensor_attribute
 from flambeau_capture.interpreter.tracebacks import is_made, own_traceback
 from flambeau_capture.interpreter.values.classes import (
@@ -419,9 +420,15 @@ def load_class_attribute(machine: Machine, cls: type, name: str) -> Any:
     found = raw if type(raw) is types.FunctionType else _bind_descriptor(machine, raw, None, cls)
     if found is not MISSING:
         return found
-    if (is_trusted(cls.__module__) and type(raw) in SCALARS) or is_written(machine, cls, name):
+    defined = is_trusted(cls.__module__) and type(raw) in SCALARS
+    if is_written(machine, cls, name) or (defined and not _may_count(machine, raw)):
         return raw
     return machine.objects.wrap(raw, class_attribute(machine, cls, name))
+
+
+def _may_count(machine: Machine, raw: Any) -> bool:
+    """Whether code of the program reads what may be a counter, and no definition."""
+    return type(raw) is int and is_of_program(machine.frame)
 
 
 def _module_attribute(machine: Machine, module: Any, name: str) -> Any:

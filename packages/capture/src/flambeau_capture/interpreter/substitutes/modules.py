@@ -94,14 +94,14 @@ def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:
             machine.guard(
                 "LENGTH", Global(vars(module_file), name), len(getattr(module_file, name))
             )
-    if any(getattr(module_file, name) for name in GLOBAL_HOOKS):
-        return True
     pending = objects.pending_writes_of(module) or ()
-    for name in OWN_HOOKS:
-        hooks = own.get(name)
+    tables = [getattr(module_file, name) for name in GLOBAL_HOOKS]
+    for hooks in (*tables, *(own.get(name) for name in OWN_HOOKS)):
         tracked = objects.tracked_copy_of.get(id(hooks))
-        if name in pending or (tracked is not None and tracked.copy) or hooks:
+        if (tracked is not None and tracked.copy) or hooks:
             return True
+    if any(name in pending for name in OWN_HOOKS):
+        return True
     if known and id(module) not in checks.hookless:
         checks.hookless.add(id(module))
         source = objects.source_of(module)
