@@ -344,12 +344,9 @@ move_to_front(Compiled *self, PyObject *entries, Py_ssize_t index)
 static PyObject *
 ask_on_miss(PyObject *on_miss, const Invocation *call, PyObject *unserved)
 {
-    PyObject *arguments = PyTuple_New(call->count);
+    PyObject *arguments = tuple_of(call->bound, call->count);
     if (arguments == NULL) {
         return NULL;
-    }
-    for (Py_ssize_t i = 0; i < call->count; i++) {
-        PyTuple_SET_ITEM(arguments, i, Py_NewRef(call->bound[i]));
     }
     PyObject *former = hook_switch(NULL);
     PyObject *entry = PyObject_CallFunctionObjArgs(on_miss, arguments, unserved, NULL);
@@ -487,14 +484,10 @@ bind(const Compiled *self, PyObject **bound, PyObject *const *args, Py_ssize_t n
         bound[i] = Py_NewRef(args[i]);
     }
     if (self->has_varargs) {
-        PyObject *rest = PyTuple_New(nargs - direct);
-        if (rest == NULL) {
+        bound[named] = tuple_of(args + direct, nargs - direct);
+        if (bound[named] == NULL) {
             return 0;
         }
-        for (Py_ssize_t i = direct; i < nargs; i++) {
-            PyTuple_SET_ITEM(rest, i - direct, Py_NewRef(args[i]));
-        }
-        bound[named] = rest;
     }
     else if (nargs > direct) {
         return 0;
@@ -740,15 +733,13 @@ compiled_get_entries(Compiled *self, void *Py_UNUSED(closure))
 static int
 compiled_set_entries(Compiled *self, PyObject *value, void *Py_UNUSED(closure))
 {
-    if (value == NULL || !PyTuple_CheckExact(value)) {
+    int valid = value != NULL && PyTuple_CheckExact(value);
+    for (Py_ssize_t i = 0; valid && i < PyTuple_GET_SIZE(value); i++) {
+        valid = Py_TYPE(PyTuple_GET_ITEM(value, i)) == &Entry_Type;
+    }
+    if (!valid) {
         PyErr_SetString(PyExc_TypeError, "entries must be a tuple of Entry");
         return -1;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
-        if (Py_TYPE(PyTuple_GET_ITEM(value, i)) != &Entry_Type) {
-            PyErr_SetString(PyExc_TypeError, "entries must be a tuple of Entry");
-            return -1;
-        }
     }
     Py_SETREF(self->entries, Py_NewRef(value));
     return 0;

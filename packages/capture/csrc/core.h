@@ -90,6 +90,17 @@ Service entry_serve(PyObject *entry, PyObject *function, PyObject *const *bound,
 
 extern PyMethodDef compiled_functions[];
 
+/* A tuple of these objects; NULL with an exception. */
+static inline PyObject *
+tuple_of(PyObject *const *items, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
+    }
+    return tuple;
+}
+
 /* ---- tail.c ---- */
 
 extern PyTypeObject Tail_Type;

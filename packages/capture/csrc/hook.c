@@ -139,12 +139,9 @@ static PyObject *
 call_on_miss(FrameHandler *handler, PyObject *function, PyCodeObject *code, PyObject *const *arguments)
 {
     Py_ssize_t count = argument_count(code);
-    PyObject *bound = arguments == NULL ? Py_NewRef(Py_None) : PyTuple_New(count);
+    PyObject *bound = arguments == NULL ? Py_NewRef(Py_None) : tuple_of(arguments, count);
     if (bound == NULL) {
         return NULL;
-    }
-    for (Py_ssize_t i = 0; arguments != NULL && i < count; i++) {
-        PyTuple_SET_ITEM(bound, i, Py_NewRef(arguments[i]));
     }
     PyObject *former = hook_switch(NULL);
     PyObject *answer = PyObject_CallFunctionObjArgs(handler->on_miss, function, bound, NULL);
