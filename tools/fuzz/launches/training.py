@@ -162,12 +162,19 @@ def _checkpoint(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tenso
     return _backward(loss_of(checkpoint(side.call, x, use_reentrant=False)))
 
 
+def _transposed(saved: torch.Tensor) -> torch.Tensor:
+    """The same numbers in other strides."""
+    return saved.mT.contiguous().mT if saved.ndim > 1 else saved.clone()
+
+
 @_step
 def _saved_tensors_hooks(side: Side, random: Random, x: torch.Tensor) -> list[torch.Tensor]:
     hooks = random.choice(
         [
             lambda: saved_tensors_hooks(lambda saved: saved.detach().clone(), lambda kept: kept),
             lambda: saved_tensors_hooks(lambda saved: saved, lambda kept: kept),
+            lambda: saved_tensors_hooks(torch.Tensor.contiguous, lambda kept: kept),
+            lambda: saved_tensors_hooks(_transposed, lambda kept: kept),
             save_on_cpu,
         ]
     )

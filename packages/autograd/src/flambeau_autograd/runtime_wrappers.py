@@ -22,6 +22,7 @@ from flambeau_autograd.backward_chain import BackwardChain, WholeBackward, bucke
 from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
 from flambeau_autograd.outputs import build_outputs, is_plain
+from flambeau_autograd.saved_forms import forms_of, restored
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
 from flambeau_autograd.tangent_kinds import has_batches, has_wrappers
 from flambeau_autograd.version_counters import set_versions
@@ -212,7 +213,7 @@ def _make_function(
                 own = (*saved.hooked(args), *outputs(returned), *intermediates(returned))
                 ctx.given, added = kept_inputs.packed(ctx.given, saved.places, len(own))
                 ctx.save_for_backward(*own, *added)
-                ctx.own, ctx.rest = len(own), ()
+                ctx.own, ctx.rest, ctx.forms = len(own), (), forms_of((*own, *added))
             if sizes is not None:
                 ctx.sizes = sizes(args)
             if not exact:
@@ -242,6 +243,7 @@ def _make_function(
                     if watched:
                         ctx.versions = ()
             if not ctx.owned:
+                checked = restored(checked, ctx.forms)
                 given, checked = kept_inputs.unpacked(given, checked), checked[: ctx.own]
             if torch.is_grad_enabled() or has_wrappers(tangents):
                 differentiable = gradients(given, tangents)
