@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,25 +14,16 @@ import pytest
 from flambeau import artifacts, stored_entries, stored_graphs
 from flambeau_runtime.cache import Cache, binding
 from flambeau_runtime.object_stores import MAGIC
+from tests.other_process import outcomes
 
-ROOT = Path(__file__).parents[2]
 STORED = {"pointwise": ["stored", 0], "product": ["stored", 0]}
 
 
 def run(phase: str, file: Path | str, cache: Path, **variables: str) -> dict[str, Any]:
     """The outcomes of a process with this cache directory."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("FLAMBEAU_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.programs.carried_caches", phase, str(file)],
-        cwd=ROOT,
-        env=kept | {"FLAMBEAU_CACHE_DIR": str(cache), "FLAMBEAU_GRAPH_CACHE": "1"} | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    outcomes: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return outcomes
+    given = {"FLAMBEAU_CACHE_DIR": str(cache), "FLAMBEAU_GRAPH_CACHE": "1"}
+    return outcomes("carried_caches", phase, str(file), environment=kept | given | variables)
 
 
 @pytest.fixture(scope="module")

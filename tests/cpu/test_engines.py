@@ -291,7 +291,7 @@ def test_engines_cannot_be_replaced() -> None:
      ((0, 3), (1, 5)), ((), ()), ((2, 3), (8, 2))],
 )  # fmt: skip
 def test_layouts(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
-    from flambeau.engines.layouts import laid_out
+    from flambeau_prims.layouts import laid_out
 
     want = torch.arange(40.0).as_strided(shape, stride)
     got = laid_out(want.contiguous(), stride)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,9 +15,8 @@ import torch
 
 import flambeau
 from flambeau_capture.stored.encoding import Encoder, likely_modules
+from tests import other_process
 from tests.worlds import kinds
-
-ROOT = Path(__file__).parents[2]
 
 EVENTS = {"capture", "stored", "break", "recompile", "violated"}
 """What a program's outcome names; others are errors, of differences from eager, too."""
@@ -26,22 +24,9 @@ EVENTS = {"capture", "stored", "break", "recompile", "violated"}
 
 def run(phase: str, cache: Path) -> dict[str, str]:
     """The outcomes of all programs in a process of their own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.programs.stored_entries", phase],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "FLAMBEAU_CACHE_DIR": str(cache),
-            "FLAMBEAU_GRAPH_CACHE": "1",
-            "FLAMBEAU_CHECK": "0",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    return other_process.outcomes(
+        "stored_entries", phase, environment=other_process.with_entries(cache)
     )
-    assert done.returncode == 0, done.stderr
-    outcomes: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return outcomes
 
 
 @pytest.fixture(scope="module")

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
+from tests.other_process import outcomes, with_entries
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def run(module: str, cache: Path, *arguments: str) -> dict[str, str]:
     """The outcomes of programs in a process of their own."""
-    given = {"FLAMBEAU_CACHE_DIR": str(cache), "FLAMBEAU_GRAPH_CACHE": "1", "FLAMBEAU_CHECK": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.programs.{module}", *arguments],
-        cwd=ROOT,
-        env=os.environ | given,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    outcomes: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return outcomes
+    return outcomes(module, *arguments, environment=with_entries(cache))
 
 
 AGAIN = {"second_derivatives"}

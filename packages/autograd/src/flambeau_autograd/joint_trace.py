@@ -38,6 +38,7 @@ from flambeau_autograd.reasons import (
     RecordedWrite,
     TrainingOnlyMutation,
 )
+from flambeau_autograd.traced_modes import TracedModes
 from flambeau_autograd.version_counters import shared_counters, version_of
 from flambeau_prims.concrete_sizes import with_concrete_sizes
 from flambeau_prims.error_texts import SYMBOLIC_SIZES_REFUSED
@@ -699,21 +700,13 @@ def _tangent_spec(spec: Spec) -> Spec:
 
 @contextmanager
 def _modes_restored() -> Iterator[None]:
-    """Leave grad mode and autocast as they were, whatever the traced program did or raised."""
-    grad = torch.is_grad_enabled()
-    devices = ("cpu", "cuda")
-    autocast = [
-        (torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in devices
-    ]
-    cache = torch.is_autocast_cache_enabled()
+    """Leave the modes of this thread as they were, whatever the traced program did or raised."""
+    grad, modes = torch.is_grad_enabled(), TracedModes.current()
     try:
         yield
     finally:
         torch._C._set_grad_enabled(grad)
-        for name, (enabled, dtype) in zip(devices, autocast, strict=True):
-            torch.set_autocast_enabled(name, enabled)
-            torch.set_autocast_dtype(name, dtype)
-        torch.set_autocast_cache_enabled(cache)
+        modes.enter()
 
 
 def _resolve_lazy_bits(flat: Sequence[Any]) -> None:

@@ -22,7 +22,7 @@ from flambeau_autograd.backward_chain import BackwardChain, WholeBackward, bucke
 from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
 from flambeau_autograd.outputs import build_outputs, is_plain
-from flambeau_autograd.saved_forms import forms_of, restored
+from flambeau_autograd.saved_forms import forms_of, is_lazy, restored
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
 from flambeau_autograd.tangent_kinds import has_batches, has_wrappers
 from flambeau_autograd.version_counters import set_versions
@@ -424,20 +424,13 @@ def _picker(
     return pick
 
 
-def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether elements are not in memory as they are: still to be negated or conjugated, or zeros
-    without memory. Kernels do not know it.
-    """
-    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
-
-
 def _tangent_fixer(spec: Spec) -> Fixer:
     """A function that gives a tangent as traced: zeros for None, its strides, no lazy bits."""
     env, dtype, device = spec.env, spec.dtype, spec.device
     shape, stride = cast("tuple[int, ...]", spec.shape), cast("tuple[int, ...]", spec.stride)
 
     def fix(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
-        if tangent is not None and tangent.stride() == stride and not _is_lazy(tangent):
+        if tangent is not None and tangent.stride() == stride and not is_lazy(tangent):
             return tangent
         result = torch.empty_strided(shape, stride, dtype=dtype, device=device)
         return result.zero_() if tangent is None else result.copy_(tangent.detach())
@@ -445,7 +438,7 @@ def _tangent_fixer(spec: Spec) -> Fixer:
     def fix_symbolic(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
         assert env is not None
         wanted = tuple(env.evaluate(step, sizes) for step in spec.stride)
-        if tangent is not None and tangent.stride() == wanted and not _is_lazy(tangent):
+        if tangent is not None and tangent.stride() == wanted and not is_lazy(tangent):
             return tangent
         extents = tuple(env.evaluate(size, sizes) for size in spec.shape)
         result = torch.empty_strided(extents, wanted, dtype=dtype, device=device)

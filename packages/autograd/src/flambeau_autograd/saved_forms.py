@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.layouts import laid_out
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether elements are not in memory as they are: still to be negated or conjugated, or zeros
+    without memory. Kernels do not know it.
+    """
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +34,13 @@ class SavedForm:
     dtype: torch.dtype
     device: torch.device
     resolved: bool
-    """Whether its elements are in memory as they are, neither to be negated nor conjugated."""
+    """Whether its elements are in memory as they are."""
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> SavedForm:
         """The form of a tensor."""
-        resolved = not (tensor.is_neg() or tensor.is_conj())
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, resolved)
+        shape, stride = tuple(tensor.shape), tensor.stride()
+        return cls(shape, stride, tensor.dtype, tensor.device, not is_lazy(tensor))
 
     def restored(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor in this form; RuntimeError where its shape or device is another."""
@@ -49,16 +58,7 @@ class SavedForm:
         return self._copy(tensor)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        steps = sorted(zip(self.stride, self.shape, strict=True))
-        if 0 in self.shape or not _overlaps(steps):
-            result = torch.empty_strided(
-                self.shape, self.stride, dtype=self.dtype, device=self.device
-            )
-            return result.copy_(tensor)
-        extent = 1 + sum(step * (size - 1) for step, size in steps)
-        memory = torch.empty(extent, dtype=self.dtype, device=self.device)
-        positions = torch.arange(extent, device=self.device).as_strided(self.shape, self.stride)
-        return memory.put_(positions, tensor.to(self.dtype)).as_strided(self.shape, self.stride)
+        return laid_out(tensor.resolve_conj().resolve_neg().to(self.dtype), self.stride)
 
 
 def forms_of(tensors: Iterable[torch.Tensor]) -> list[SavedForm]:
@@ -85,14 +85,3 @@ class _Restored(torch.autograd.Function):
 
 
 _apply: Any = super(torch.autograd.Function, _Restored).apply  # type: ignore[misc]
-
-
-def _overlaps(steps: list[tuple[int, int]]) -> bool:
-    """Whether elements share memory; `steps`: strides and sizes, ascending."""
-    reach = 0
-    for step, size in steps:
-        if size > 1:
-            if step <= reach:
-                return True
-            reach += step * (size - 1)
-    return False

@@ -32,7 +32,8 @@ class TracedModes:
             torch.get_default_dtype(),
         )
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
+        """Set them in this thread."""
         for name, enabled, dtype in self.autocast:
             torch.set_autocast_enabled(name, enabled)
             torch.set_autocast_dtype(name, dtype)
@@ -43,8 +44,8 @@ class TracedModes:
     def restored(self) -> Iterator[None]:
         """These modes, for a block."""
         before = TracedModes.current()
-        self._enter()
+        self.enter()
         try:
             yield
         finally:
-            before._enter()
+            before.enter()

@@ -22,6 +22,7 @@ from flambeau.held_graphs import graphs_within
 from flambeau.options import Options
 from flambeau.report import Report
 from flambeau_autograd.options import AutogradOptions
+from flambeau_autograd.traced_modes import TracedModes
 from flambeau_capture.exported.codec import decode, decode_graph, encode, encode_graph, identifier
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.options import CaptureOptions
@@ -198,29 +199,13 @@ def _field(data: Any) -> Any:
 # ---------------------------------------------------------------- torch's state
 
 
-_AUTOCAST_DEVICES = ("cpu", "cuda")
-
-
-def _autocast() -> tuple[Any, ...]:
-    devices = (
-        (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-        for device in _AUTOCAST_DEVICES
-    )
-    return (*devices, torch.is_autocast_cache_enabled())
-
-
-def _set_autocast(state: tuple[Any, ...]) -> None:
-    *devices, cache = state
-    for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, devices, strict=True):
-        torch.set_autocast_enabled(device, enabled)
-        torch.set_autocast_dtype(device, dtype)
-    torch.set_autocast_cache_enabled(cache)
+def _modes() -> tuple[Any, ...]:
+    return dataclasses.astuple(TracedModes.current())
 
 
 _SETTINGS: dict[str, tuple[Any, Any]] = {
     "grad_enabled": (torch.is_grad_enabled, torch._C._set_grad_enabled),
-    "autocast": (_autocast, _set_autocast),
-    "default_dtype": (torch.get_default_dtype, torch._C._set_default_dtype),
+    "modes": (_modes, lambda modes: TracedModes(*modes).enter()),
     "threads": (torch.get_num_threads, torch.set_num_threads),
     "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "deterministic": (

@@ -44,7 +44,7 @@ class LaunchLines:
 
 
 class PlainLaunches:
-    """Told why a Program is launched plainly, it notes that with the user's line."""
+    """Notes why a Program is launched plainly, with the user's line."""
 
     def __init__(self, report: Report, lines: LaunchLines) -> None:
         self.report = report

@@ -38,6 +38,7 @@ from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
 from flambeau_capture import torch_state
 from flambeau_capture.stored.reasons import Stale
+from flambeau_prims.autocast_key import AUTOCAST_KEY
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.sizes import Expr
@@ -130,7 +131,8 @@ def _read(
             return _read_split(key, data["split"], start, context)
         call = decode_call(data["call"])
         program = program_json.decode(data["program"])
-        training, draws, lines = data["training"], data["draws"], data["launches"]
+        training, draws = data["training"], data["draws"]
+        lines = _decoded_lines(program, data["launches"])
     except UNREADABLE:
         return None
     needs_captured = training is not None or draws is not None
@@ -171,13 +173,13 @@ def load_program(
 ) -> tuple[Callable[..., Any], list[Callable[[], str | None]]]:
     """A stored Program, ready to run, and who says how it is launched, if that is on a GPU.
 
-    `lines`: `plain_launches.LaunchLines` as data.
+    `lines`: its `plain_launches.LaunchLines`.
     """
     options = context.options.runtime
     if not uses_gpu(program):
         return load(program, options, None, title), []
     launches = import_apart("flambeau.plain_launches")
-    refused = launches.PlainLaunches(context.report, launches.LaunchLines(**lines))
+    refused = launches.PlainLaunches(context.report, lines)
     executable = load(program, options, refused, title)
     describe = import_apart("flambeau_runtime.graph_launch").describe_launch
     return executable, [functools.partial(describe, program, executable, options)]
@@ -188,6 +190,13 @@ def _launch_lines(program: Program, graph: Graph) -> Any:
     if not uses_gpu(program):
         return None
     return dataclasses.asdict(import_apart("flambeau.plain_launches").LaunchLines.of(graph))
+
+
+def _decoded_lines(program: Program, data: Any) -> Any:
+    """What `_launch_lines` gave as data; TypeError for anything else."""
+    if not uses_gpu(program):
+        return None
+    return import_apart("flambeau.plain_launches").LaunchLines(**data)
 
 
 def _draw_as_eager(compiled: Compiled, captured: bytes, aligned: tuple[int, ...]) -> Compiled:
@@ -393,7 +402,7 @@ class StoredProgram(NamedTuple):
     sizes: list[str]
     """The symbols that it takes as ints."""
     launches: Any
-    """`plain_launches.LaunchLines` as data, of a Program on a GPU."""
+    """`plain_launches.LaunchLines` of a Program on a GPU."""
     graph: str
     """The hash of the functional graph's text."""
 
@@ -407,9 +416,11 @@ def _read_program(key: str, context: Context) -> StoredProgram | None:
     text = read_text(PROGRAM, key, context) if key else None
     try:
         data = None if text is None else json.loads(text)
-        return data and StoredProgram(
-            program_json.decode(data["program"]), data["sizes"], data["launches"], data["graph"]
-        )
+        if data is None:
+            return None
+        program = program_json.decode(data["program"])
+        lines = _decoded_lines(program, data["launches"])
+        return StoredProgram(program, data["sizes"], lines, data["graph"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -691,16 +702,12 @@ _KEYS_OF_PRIMS = frozenset({
 """What torch registers for operators of `prims` itself, for some when a program imports them."""
 
 
-_AUTOCAST_KEY = "AutocastIPU"
-"""The key of our kernels for fakes (`flambeau_prims.autocast`), registered when first needed."""
-
-
 @functools.lru_cache(maxsize=8192)
 def _is_override(name: str) -> bool:
     """Whether a kernel registered in Python ("aten/sin/CPU") may not be one of torch itself."""
     space, key = name.partition("/")[0], name.rpartition("/")[2]
-    if key == _AUTOCAST_KEY:
-        return False
+    if key == AUTOCAST_KEY:
+        return False  # kernels of `flambeau_prims.autocast`, registered when first needed
     return space == "aten" or (space.startswith("prim") and key not in _KEYS_OF_PRIMS)
 
 

@@ -3,7 +3,7 @@
 To C++ such a fake is on `meta`, for which torch has no autocast. So the fakes have a key of their
 own, and while a program runs under `torch.autocast("cuda")` its calls pass kernels of this module,
 which cast what torch's kernels would, in every operator that has one in this torch, also where C++
-calls it. How an operator casts is told by the lists of ATen/autocast_mode.h:
+calls it. The lists below say how an operator casts, as those of ATen/autocast_mode.h do:
 
     mm(x: f32, y: f32)  ->  mm(x.to(bf16), y.to(bf16))
     sum(x: bf16)        ->  sum(x, dtype=f32)
@@ -20,16 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.autocast_key import AUTOCAST_DEVICE, AUTOCAST_KEY
 from flambeau_prims.fake import AUTOCAST_KEYS, FakeTensor
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-_DEVICE = "ipu"
-"""The device type whose switch turns the key on: of a backend that torch no longer has."""
-
-_KEY = "AutocastIPU"
 
 _TO_LOWER = frozenset([
     "_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc",
@@ -96,34 +92,49 @@ def install() -> None:
     with _lock:
         if not _libraries:
             other = torch.library.Library("_", "IMPL")
-            other.fallback(torch.library.fallthrough_kernel, _KEY)
+            other.fallback(torch.library.fallthrough_kernel, AUTOCAST_KEY)
             _libraries.append(other)
         for name in registered:
-            if name not in _installed:
+            if name not in _installed and _operator(name) is not None:
                 _install(name)
                 _installed.add(name)
 
 
-def _install(qualified: str) -> None:
+def _operator(qualified: str) -> Any:
+    """The overload "namespace::name.overload"; None where nobody has defined it yet."""
     namespace, _, name = qualified.partition("::")
     packet, _, overload = name.partition(".")
-    try:
-        operator = getattr(getattr(torch.ops, namespace), packet)
-        operator = getattr(operator, overload or "default")
-    except AttributeError:
-        return  # a registration for an operator that nobody has defined
+    found = getattr(getattr(torch.ops, namespace), packet, None)
+    return getattr(found, overload or "default", None)
+
+
+def _install(qualified: str) -> None:
+    namespace, _, name = qualified.partition("::")
     library = torch.library.Library(namespace, "IMPL")
-    library.impl(name, _kernel(operator, name if namespace == "aten" else None), _KEY)
+    kernel = _kernel_of_torch if namespace == "aten" else _kernel_of_the_program
+    library.impl(name, kernel(qualified), AUTOCAST_KEY)
     _libraries.append(library)
 
 
-def _kernel(operator: Any, name: str | None) -> Callable[..., Any]:
+def _kernel_of_torch(qualified: str) -> Callable[..., Any]:
+    operator = _operator(qualified)
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction(), torch._C._ExcludeDispatchKeyGuard(AUTOCAST_KEYS):
-            if name is None:
-                return operator.redispatch(_CUDA_KEYS, *args, **kwargs)
             cast, args, kwargs = as_cast(operator, args, kwargs)
             return cast(*args, **kwargs)
+
+    return kernel
+
+
+def _kernel_of_the_program(qualified: str) -> Callable[..., Any]:
+    """The operator's own kernel for autocast on GPUs. The operator is the one that then has the
+    name: a program may define it again.
+    """
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction(), torch._C._ExcludeDispatchKeyGuard(AUTOCAST_KEYS):
+            return _operator(qualified).redispatch(_CUDA_KEYS, *args, **kwargs)
 
     return kernel
 
@@ -149,7 +160,7 @@ def as_cast(
     elif name in _TO_WIDEST:
         dtype = _widest(args, kwargs)
     elif name in _RESULT_FLOAT32:
-        return operator, args, _with_dtype(operator, args, kwargs)
+        return operator, *_with_dtype(operator, args, kwargs)
     elif name in _WITH_DTYPE:
         packet, _, overload = _WITH_DTYPE[name].partition(".")
         dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
@@ -169,17 +180,17 @@ def as_cast(
 @contextmanager
 def switched(on: bool) -> Iterator[None]:
     """The kernels for fakes on or off, for a block."""
-    before = torch.is_autocast_enabled(_DEVICE)
-    torch.set_autocast_enabled(_DEVICE, on)
+    before = torch.is_autocast_enabled(AUTOCAST_DEVICE)
+    torch.set_autocast_enabled(AUTOCAST_DEVICE, on)
     try:
         yield
     finally:
-        torch.set_autocast_enabled(_DEVICE, before)
+        torch.set_autocast_enabled(AUTOCAST_DEVICE, before)
 
 
 def is_current() -> bool:
     """Whether the kernels for fakes are on exactly if autocast on GPUs is."""
-    return torch.is_autocast_enabled("cuda") == torch.is_autocast_enabled(_DEVICE)
+    return torch.is_autocast_enabled("cuda") == torch.is_autocast_enabled(AUTOCAST_DEVICE)
 
 
 def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
@@ -192,12 +203,15 @@ def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
     return widest
 
 
-def _with_dtype(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _with_dtype(
+    operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with `dtype=float32`, if they name none and the first is to be cast."""
     position = [argument.name for argument in operator._schema.arguments].index("dtype")
     given = args[position] if position < len(args) else kwargs.get("dtype")
-    if given is not None or position < len(args) or not _is_eligible(args[0]):
-        return kwargs
-    return {**kwargs, "dtype": torch.float32}
+    if given is not None or not _is_eligible(args[0]):
+        return args, kwargs
+    return args[:position], {**kwargs, "dtype": torch.float32}
 
 
 def _is_eligible(arg: Any) -> bool:

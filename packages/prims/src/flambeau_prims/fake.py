@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from flambeau_prims.autocast_key import AUTOCAST_KEY
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import to_symint
 from flambeau_prims.spec import Spec, spec_of
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
 _STRIDED = torch.strided
-AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastIPU)  # type: ignore[attr-defined]
-"""What fakes for a GPU have besides, for autocast.py: the key of a backend that is no more."""
+AUTOCAST_KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, AUTOCAST_KEY))
+"""What fakes for a GPU have besides, for autocast.py."""
 
 
 class GivenMemory(Protocol):

@@ -363,11 +363,8 @@ def _recurrent(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def compute(*args: Any, **kwargs: Any) -> Any:
-        if (
-            torch.is_autocast_enabled("cuda")
-            and isinstance(args[0], FakeTensor)
-            and args[0].is_cuda
-        ):
+        given = any(isinstance(x, FakeTensor) and x.is_cuda for x in (*args, *kwargs.values()))
+        if given and torch.is_autocast_enabled("cuda"):
             name = function.__name__
             raise Unsupported(f"{name} under autocast, of which cuDNN computes the whole", name)
         return NotImplemented

@@ -22,12 +22,12 @@ from flambeau.engines.interop_export import (
     export_with_sizes,
     is_symbolic,
 )
-from flambeau.engines.layouts import laid_out
 from flambeau.engines.refusals import EngineRandom, EngineRefuses
 from flambeau.engines.trial import check_results
 from flambeau_prims.evaluate import run_graph, write_inputs
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Graph, Value
+from flambeau_prims.layouts import laid_out
 from flambeau_prims.size_floats import evaluate_number, is_float_symbol
 from flambeau_prims.symbols import symbol_reads
 from flambeau_prims.unsupported import Unsupported

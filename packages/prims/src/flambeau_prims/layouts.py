@@ -1,4 +1,4 @@
-"""An engine's contiguous result in the strides that the graph promises."""
+"""Tensors with data in the strides that a graph promises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import torch
 
 
 def laid_out(result: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """The same elements in these strides, which may overlap where elements are equal."""
+    """The same elements in these strides, which may overlap where elements are equal: the tensor
+    itself, a view, or a copy.
+    """
     if result.stride() == stride:
         return result
     shape = result.shape
