@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 import flambeau
@@ -51,30 +50,3 @@ def test_as_eager(name: str, dtype: torch.dtype) -> None:
     found, expected = flambeau.compile(run, fullgraph=True)(x, w), run(x, w)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
-
-
-@pytest.mark.parametrize("cast", [False, True])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_networks(
-    kind: type[nn.RNNBase], cast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    torch.manual_seed(0)
-    network = kind(8, 16, num_layers=2, batch_first=True, bidirectional=True).cuda()
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cuda", torch.bfloat16, enabled=cast):
-            output, _ = network(x * 2)
-            return output + 1
-
-    results = []
-    for function in (run, flambeau.compile(run)):
-        x = torch.ones(3, 5, 8, device="cuda", requires_grad=True)
-        output = function(x)
-        output.float().square().sum().backward()
-        results.append((output.detach(), x.grad))
-    (expected, expected_grad), (found, found_grad) = results
-    assert found.dtype is expected.dtype
-    tolerance = {"rtol": 3e-2, "atol": 3e-2} if cast else {"rtol": 1e-3, "atol": 1e-3}
-    torch.testing.assert_close(found, expected, **tolerance)
-    torch.testing.assert_close(found_grad, expected_grad, **tolerance)

@@ -135,6 +135,20 @@ def training_under_autocast() -> Any:
 
 
 @program(trains)
+def recurrent_network() -> Any:
+    class Encodes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = nn.GRU(8, 8, batch_first=True).cuda()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                return self.network(x[None].sin())[0].float().relu()
+
+    return Encodes()
+
+
+@program(trains)
 def attention() -> Any:
     class Attends(nn.Module):
         def __init__(self) -> None:

@@ -224,6 +224,25 @@ def state_space_training(device: str) -> Case:
     return training(_state_space().to(device), tokens(4, 64, 32000))
 
 
+class Tagger(nn.Module):
+    """Labels of words: embeddings, an LSTM of two layers and two directions, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(30522, 256)
+        self.network = nn.LSTM(256, 256, 2, batch_first=True, bidirectional=True)
+        self.norm, self.out = nn.LayerNorm(512), nn.Linear(512, 64)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        output, _ = self.network(self.words(ids))
+        return self.out(nn.functional.gelu(self.norm(output))).log_softmax(-1)
+
+
+def tagger_training(device: str) -> Case:
+    """A tagger by an LSTM, forward and backward, 32 x 128 words, autocast to bfloat16."""
+    return training(Tagger().to(device), tokens(32, 128), autocast=True)
+
+
 def gpt2_training(device: str) -> Case:
     """GPT-2 small with its loss, forward and backward, 8 x 512 tokens, autocast to bfloat16."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -336,6 +355,7 @@ GPU_CASES: dict[str, Callable[[str], Case]] = {
     "experts_training": experts_training,
     "state_space": state_space,
     "state_space_training": state_space_training,
+    "tagger_training": tagger_training,
     "llama_decode": llama_decode,
     "llama_training": llama_training,
     "gpt2_training": gpt2_training,

@@ -27,6 +27,7 @@ from flambeau_capture.interpreter.substitutes import (
     output,
     packed_sequences,
     random,
+    recurrent_networks,
     references,
     tensors,
     threads,
@@ -43,6 +44,7 @@ __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
     "compiler_functions", "control_flow", "copying", "dispatch", "dynamo_substitute", "evaluation",
     "forward_mode", "fused_optimizers", "higher_order", "introspection", "iterables",
-    "lazy_modules", "modules", "numbers", "output", "packed_sequences", "random", "references",
+    "lazy_modules", "modules", "numbers", "output", "packed_sequences", "random",
+    "recurrent_networks", "references",
     "tensors", "threads", "torch_state", "transforms", "triton_kernels", "user_overrides",
 ]  # fmt: skip
