@@ -53,6 +53,7 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
     if core is None:
         raise RuntimeError(f"GPU kernels need the C executor: {native.unavailable()}")
     library = str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
+    _triton_version()  # here, for all threads below
 
     def load(kernel: Kernel) -> tuple[str, Any]:
         device = devices[kernel.name]
@@ -87,8 +88,14 @@ def expect_kernels(device: torch.device) -> None:
     without a wait.
     """
     with contextlib.suppress(PackageNotFoundError):
-        version("triton")
+        _triton_version()
         start_compiler(capability(device))
+
+
+@functools.cache
+def _triton_version() -> str:
+    """Triton's version, read from its metadata once."""
+    return version("triton")
 
 
 def kernel_devices(program: Program) -> dict[str, torch.device]:
@@ -129,7 +136,7 @@ def cubin(
     if not aligned and "unaligned_constants" in meta:
         meta = meta | {"constants": meta["constants"] | meta["unaligned_constants"]}
     facts = json.dumps([kernel.name, meta, target, aligned], sort_keys=True)
-    key = key_of("triton", version("triton"), facts, text)
+    key = key_of("triton", _triton_version(), facts, text)
     stored = cache.read("triton", key) if options.use_cache else None
     if stored is None and options.use_cache:
         with one_at_a_time(cache, "triton", key):
