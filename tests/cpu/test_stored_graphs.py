@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 import flambeau
-from flambeau import backends, stored_graphs
+from flambeau import backends, stored_graphs, stored_training
 from flambeau.report import report_of
 from flambeau_capture.stored.reasons import Stale
 from flambeau_prims import autocast
@@ -282,6 +283,45 @@ _RULES = {"twice": torch.empty_like}
 @twice.register_fake
 def _(x: torch.Tensor) -> torch.Tensor:
     return _RULES["twice"](x)  # of a dict that the program may change
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_backwards_that_are_read_ahead(
+    damaged: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a GPU; what cannot be read ahead is traced again when it is needed."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(5, 5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ self.weight).sin()
+
+    module, x = Layer(), torch.randn(3, 5)
+    flambeau.compile(module)(x).sum().backward()
+    want, module.weight.grad = module.weight.grad, None
+    if damaged:
+        for file in (cache / "entries" / stored_graphs.PROGRAM).iterdir():
+            file.write_text("{}")
+    read, before = stored_training.read_training, threading.enumerate()
+
+    def read_training(*args: Any, on_gpu: bool) -> Any:
+        found = read(*args, on_gpu=True)
+        for reader in set(threading.enumerate()) - set(before):
+            reader.join()
+        return found
+
+    monkeypatch.setattr(stored_training, "read_training", read_training)
+    compiled = flambeau.compile(module)
+    result = compiled(x)
+    (graph,) = report_of(compiled).graphs
+    assert graph.stored == "read"
+    assert len(graph.programs) == (1 if damaged else 2)
+    result.sum().backward()
+    torch.testing.assert_close(module.weight.grad, want)
+    assert len(graph.programs) == 2
 
 
 def test_what_is_not_stored_says_why() -> None:

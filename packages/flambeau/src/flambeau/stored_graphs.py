@@ -164,7 +164,9 @@ def _read(
     if training is None:
         compiled = wrap_inference(executable, call)
     else:
-        compiled = _training().read_training(training, captured, executable, call, report, context)
+        compiled = _training().read_training(
+            training, captured, executable, call, report, context, on_gpu=uses_gpu(program)
+        )
     return compiled if draws is None else _draw_as_eager(compiled, captured, tuple(draws))
 
 

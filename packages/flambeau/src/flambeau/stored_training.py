@@ -11,6 +11,7 @@ process, which is checked: what they say of the call must be equal to what was s
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import json
@@ -128,9 +129,13 @@ def read_training(
     call: Call,
     report: GraphReport,
     context: Context,
+    *,
+    on_gpu: bool,
 ) -> Compiled:
     """The callable of a stored graph with a backward; `captured` is what `encode_captured` gave."""
     stored = StoredBackwards(data, captured, call, report, context)
+    if on_gpu and torch.is_grad_enabled():
+        stored.read_ahead()
     return wrap_training(forward, stored, call, stored.training)
 
 
@@ -181,9 +186,13 @@ class StoredBackwards(BackwardTable):
         return self._traced()[0].cut(counted, limits)
 
     def _make(self, missing: frozenset[int]) -> Backward:
+        found = self._read(missing)
+        return self._traced()[0].without(missing) if found is None else found
+
+    def _read(self, missing: frozenset[int]) -> Backward | None:
         found = stored_graphs.read_backward(self._key, backward_name(missing), self._context)
         if found is None:
-            return self._traced()[0].without(missing)
+            return None
         with (
             Stopwatch(self._report.seconds, "runtime"),
             recording_cache_use(self._report.cache),
@@ -196,6 +205,17 @@ class StoredBackwards(BackwardTable):
         self._report.launches += launch
         self._report.add_program(found.program)
         return Backward(run, tuple(found.sizes), self._tangents - missing)
+
+    def read_ahead(self) -> None:
+        """Read the usual backward in a separate thread, while the forward runs: on a GPU that
+        leaves the host idle. What fails here is tried again, and raises, where it is needed.
+        """
+
+        def read() -> None:
+            with contextlib.suppress(Exception):
+                self.prepare(self._read)
+
+        threading.Thread(target=contextvars.copy_context().run, args=(read,), daemon=False).start()
 
     def gradients(
         self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]
