@@ -26,6 +26,7 @@ from flambeau.report import report_of
 from flambeau_capture.stored.reasons import Stale
 from flambeau_prims import autocast
 from flambeau_runtime.environment_errors import CompilerNotFound
+from flambeau_runtime.graph_launch import stream_uses
 
 
 @pytest.fixture(autouse=True)
@@ -454,9 +455,10 @@ def test_a_captured_graph_that_is_read_back_as_another_is_not_stored(
     assert "the graph, read again, is another one" in stored[1]
 
 
-def test_kernels_for_autocast_on_gpus_leave_the_keys() -> None:
+@pytest.mark.parametrize("register", [autocast.install, stream_uses._listen])
+def test_kernels_that_are_registered_for_gpus_leave_the_keys(register: Callable[[], Any]) -> None:
     before = stored_graphs._torch_state()
-    autocast.install()  # which the first program on a GPU does
+    register()  # which the first program on a GPU, or its first recording, does
     assert stored_graphs._torch_state() == before
 
 

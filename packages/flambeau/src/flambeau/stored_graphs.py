@@ -704,12 +704,16 @@ _KEYS_OF_PRIMS = frozenset({
 """What torch registers for operators of `prims` itself, for some when a program imports them."""
 
 
+_KERNEL_OF_RECORDINGS = "aten/record_stream/AutogradCUDA"
+"""What `graph_launch.stream_uses` registers at the first recording of a process."""
+
+
 @functools.lru_cache(maxsize=8192)
 def _is_override(name: str) -> bool:
     """Whether a kernel registered in Python ("aten/sin/CPU") may not be one of torch itself."""
     space, key = name.partition("/")[0], name.rpartition("/")[2]
-    if key == AUTOCAST_KEY:
-        return False  # kernels of `flambeau_prims.autocast`, registered when first needed
+    if key == AUTOCAST_KEY or name == _KERNEL_OF_RECORDINGS:
+        return False  # kernels of ours, registered when first needed
     return space == "aten" or (space.startswith("prim") and key not in _KEYS_OF_PRIMS)
 
 
