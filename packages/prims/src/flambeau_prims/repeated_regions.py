@@ -61,7 +61,7 @@ def shorten(graph: Graph) -> ShortGraph | None:
     if graph.frozen or len(graph.nodes) < 2 * LEAST:
         return None
     known: dict[Any, int] = {}
-    tokens = [known.setdefault(_token(node), len(known)) for node in graph.nodes]
+    tokens = [known.setdefault(node_token(node), len(known)) for node in graph.nodes]
     if 2 * len(known) > len(tokens):
         return None
     reads = [list(node.operands()) for node in graph.nodes]
@@ -73,7 +73,8 @@ def shorten(graph: Graph) -> ShortGraph | None:
     return None
 
 
-def _token(node: Node) -> Any:
+def node_token(node: Node) -> Any:
+    """Equal for calls that are equal but for the Values that they read and compute."""
     return (
         id(node.op),
         _key(node.args),
