@@ -49,6 +49,7 @@ from flambeau_prims.convolution_bias import unfuse_convolution_biases
 from flambeau_prims.decompose import decompose
 from flambeau_prims.gpu_draws import reserve_random
 from flambeau_prims.graph import Value, discard
+from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -232,9 +233,10 @@ def derive(
     )
     layers = shorten_module(gm, example_inputs) if trains else None
     if layers is not None:
-        short = _derive_whole(layers.short, [example_inputs[at] for at in layers.inputs], options)
-        with suppress(NotRepeated):
-            return extend_derived(short, layers, gm)
+        few = [example_inputs[at] for at in layers.inputs]
+        # What is refused, is refused for the whole graph, whose nodes the error then names.
+        with suppress(NotRepeated, Unsupported):
+            return extend_derived(_derive_whole(layers.short, few, options), layers, gm)
     return _derive_whole(gm, example_inputs, options)
 
 
