@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from flambeau_autograd.partition import Partition
+from flambeau_autograd.partition import Partition, copied
 from flambeau_autograd.repeated_layers import NotRepeated
 from flambeau_prims.graph import Graph, Node, Value, map_values
-from flambeau_prims.repeated_regions import Address, node_token
+from flambeau_prims.repeated_regions import FIRST, Address, ShortGraph, node_token
 from flambeau_prims.repeated_runs import repeated_runs
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class RepeatedCalls:
         dropped: int,
         step: int,
     ) -> None:
+        self.graph = graph
         self.nodes = graph.nodes
         self.labels = labels
         self.dropped = dropped
@@ -71,6 +72,10 @@ class RepeatedCalls:
             tokens.append(known.setdefault(token, len(known)))
         self.reads = [list(node.operands()) for node in graph.nodes]
         self.run = self._windows(tokens)
+        # As it is: the whole graph takes the Nodes of the short one over.
+        self.short = copied(graph.nodes, graph.inputs, graph.outputs, graph.env)
+        self.short.name, self.short.private_outputs = graph.name, graph.private_outputs
+        self.names = [value.name for value in self.places]
         self.added: list[list[Node]] = []
         """The windows that were added, in order."""
 
@@ -199,6 +204,62 @@ class RepeatedCalls:
             node.kwargs = map_values(node.kwargs, read_behind)
         added = [node for window in self.added for node in window]
         return [*self.nodes[: run.stop], *added, *self.nodes[run.stop :]]
+
+    def attach(self, whole: Graph, position_of: Callable[[Label], int | None]) -> None:
+        """Give the whole graph the short one, which stages behind this one compile in its place.
+        `position_of`: the position of an input of the whole graph by its label.
+        """
+        run = self.run
+        kinds: dict[Any, int] = {}
+        short = ShortGraph(whole, self.short, self.dropped)
+        top = max((layer for _, layer in self.labels.values()), default=0)
+        place = {value: at for at, value in enumerate(whole.inputs)}
+        for at, value in enumerate(self.graph.inputs):
+            label = self.labels.get(value) if isinstance(value, Value) else None
+            if label is None:
+                short.inputs.append(place.get(value, -1))
+                continue
+            kind = kinds.setdefault(label[0], len(kinds))
+            short.inputs.append(position_of((label[0], label[1] + self.base)) or 0)
+            # In the order of the windows.
+            layer = label[1] if self.step > 0 else top - label[1]
+            short.input_classes[at] = kind, layer
+        for which, kind in kinds.items():
+            for layer in range(top + self.dropped + 1):
+                at = position_of((which, layer))
+                if at is not None:
+                    behind = layer if self.step > 0 else top + self.dropped - layer
+                    short.input_at[kind, behind] = at
+        short.values = dict.fromkeys(
+            (value.name for value in self.short.inputs if isinstance(value, Value))
+        )
+        numbers: dict[tuple[int, int], int] = {}
+        for value_name, value in zip(self.names, self.places, strict=True):
+            found = self.window_of(value)
+            short.values[value_name] = found and (
+                numbers.setdefault(found[1], len(numbers)), found[0]
+            )  # fmt: skip
+        at_window: dict[Value, Address] = {}
+        for (position, number), kind in numbers.items():
+            for window in range(run.count + self.dropped):
+                value = self.result(window, (position, number))
+                at_window[value] = kind, window
+                where = str(self.nodes[run.start + position].where)
+                short.names[kind, window] = value.name, where
+        places = list(numbers)
+        known = {out: at for at, out in reversed(list(enumerate(self.graph.outputs)))}
+        for out in whole.outputs:
+            address = at_window.get(out) if isinstance(out, Value) else None
+            if address is None:
+                short.outputs.append(known[out])
+                continue
+            window = address[1]
+            if FIRST <= window < FIRST + self.dropped:
+                short.outputs.append(address)
+                continue
+            window -= self.dropped if window >= FIRST else 0
+            short.outputs.append(known[self.result(window, places[address[0]])])
+        whole.short = short
 
 
 @dataclass
@@ -469,4 +530,14 @@ class _Extension:
             self.part.backward.name,
         )
         sources = [*(position[source] for source in ordered), *(source for source, _ in rest)]
+        self.forward.attach(forward, self.inputs.positions.get)
+        place = {value: at for at, value in enumerate(backward.inputs)}
+
+        def position_of(label: Label) -> int | None:
+            try:
+                return place.get(self.known.get(self.source(label)))
+            except NotRepeated:
+                return None
+
+        self.backward.attach(backward, position_of)
         return Partition(forward, backward, sources)

@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from flambeau_prims.graph import Value
-from flambeau_prims.repeated_regions import FIRST, LEAST, Address
+from flambeau_prims.repeated_regions import Address
 from flambeau_prims.repeated_runs import repeated_runs
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Spec
 
 T = TypeVar("T")
+
+KEPT = 4
+"""So many layers are kept in front of those that are left out, and as many behind them: one more
+than in `repeated_regions`, since in a backward the windows of calls begin inside of layers.
+"""
+LEAST = 3 * KEPT
+"""A run of fewer layers is traced as it is."""
 
 
 class NotRepeated(Exception):
@@ -59,12 +66,12 @@ class RepeatedLayers:
     @property
     def dropped(self) -> int:
         """How many layers were left out."""
-        return self.count - 2 * FIRST
+        return self.count - 2 * KEPT
 
     def short_address(self, position: int) -> Address | None:
         """The address in the short graph of the argument at a position of it."""
         address = self.addresses.get(self.inputs[position])
-        if address is None or address[1] < FIRST:
+        if address is None or address[1] < KEPT:
             return address
         return address[0], address[1] - self.dropped
 
@@ -91,7 +98,7 @@ class RepeatedLayers:
 
     def like(self, layer: int) -> int:
         """The layer of the short graph that stands for one of the whole graph."""
-        return min(layer, max(FIRST, layer - self.dropped))
+        return min(layer, max(KEPT, layer - self.dropped))
 
     def spread(self, known: Mapping[int, T]) -> dict[int, T]:
         """What is known of the arguments of the whole graph, by position, from what is `known` of
@@ -106,7 +113,7 @@ class RepeatedLayers:
             elif position in known:
                 result[whole] = known[position]
         for values in of_layers.values():
-            if any(values[layer] != values[FIRST] for layer in range(1, 2 * FIRST - 1)):
+            if any(values[layer] != values[KEPT] for layer in range(1, 2 * KEPT - 1)):
                 raise NotRepeated
         for whole, (number, layer) in self.addresses.items():
             value = of_layers[number][self.like(layer)]
@@ -193,9 +200,9 @@ def _shortened(
     calls: list[fx.Node],
     example_inputs: Sequence[Any],
 ) -> RepeatedLayers:
-    if run.reach > FIRST:
+    if run.reach > KEPT:
         raise NotRepeated  # a layer behind the gap reads what layers in it compute
-    end = run.count - FIRST
+    end = run.count - KEPT
     position = {node: number for number, node in enumerate(placeholders)}
     addresses: dict[fx.Node, Address] = {}
     for number, inputs in enumerate(zip(*run.outside, strict=True)):
@@ -212,7 +219,7 @@ def _shortened(
     layer_of = {node: layer for node, (_, layer) in addresses.items()}
     layer_of.update((calls[at], (at - run.start) // run.length) for at in range(run.start, run.stop))
     for at in range(run.start):
-        if any(layer_of.get(node, 0) >= FIRST for node in reads[at]):
+        if any(layer_of.get(node, 0) >= KEPT for node in reads[at]):
             raise NotRepeated
     output = next(reversed(gm.graph.nodes))
     for nodes in (*reads[run.stop :], _reads(output)):
@@ -220,8 +227,8 @@ def _shortened(
             raise NotRepeated
     graph = fx.Graph()
     own: dict[fx.Node, fx.Node] = {}
-    kept = [node for node in placeholders if not FIRST <= layer_of.get(node, 0) < end]
-    gap = (run.start + FIRST * run.length, run.start + end * run.length)
+    kept = [node for node in placeholders if not KEPT <= layer_of.get(node, 0) < end]
+    gap = (run.start + KEPT * run.length, run.start + end * run.length)
     for node in (*kept, *calls[: gap[0]]):
         own[node] = graph.node_copy(node, own.__getitem__)
     # What the first layer behind the gap reads of layers before it, the last before it computes.

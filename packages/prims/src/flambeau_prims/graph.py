@@ -23,6 +23,7 @@ from flambeau_prims.per_operator import per_operator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from flambeau_prims.repeated_regions import ShortGraph
     from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Size, Spec
 
@@ -161,6 +162,8 @@ class Graph:
     """What tells this graph apart from others that are made of one captured graph; "" where nothing
     but its text does.
     """
+    short: ShortGraph | None = None
+    """The same with fewer of its equal layers, where a stage before has it."""
 
     def counted_writes(self) -> list[tuple[Value, int]]:
         """Each input that is written, or whose version counter moves, and how far it moves."""
