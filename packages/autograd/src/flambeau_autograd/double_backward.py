@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.graph import Value
+from flambeau_prims.graph import Graph, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_autograd.partition import Partition
     from flambeau_prims.graph import Node
 
 
@@ -36,21 +35,28 @@ class Dependence:
 
 
 def dependences(
-    part: Partition, differentiable: Sequence[Value], tangents: int
+    forward: Graph,
+    backward: Graph,
+    saved: Sequence[tuple[str, Any]],
+    differentiable: Sequence[Value],
+    tangents: int,
 ) -> list[Dependence]:
-    """The dependencies of each gradient of a partition; equal ones are grouped. `tangents` counts
-    those of the joint graph, `differentiable` are inputs of the forward.
+    """The dependencies of each gradient that `backward` gives; equal ones are grouped.
+
+    `saved` is where its inputs come from (`partition.Partition`). `differentiable` are inputs of
+    the forward, `tangents` counts the tangents, of which the backward may read some.
     """
-    forward, backward, count = part.forward, part.backward, len(differentiable)
+    count = len(differentiable)
     bits: dict[Any, int] = {}
-    for number, value in enumerate(differentiable):
-        bits[value] = bits.get(value, 0) | 1 << number
+    for number, leaf in enumerate(differentiable):
+        bits[leaf] = bits.get(leaf, 0) | 1 << number
     _spread(bits, forward.nodes)
-    for (kind, at), value in zip(part.saved, backward.inputs, strict=True):
+    given: dict[str, Sequence[Any]] = {"input": forward.inputs, "output": forward.outputs}
+    for (kind, at), value in zip(saved, backward.inputs, strict=True):
         if kind == "tangent":
             bits[value] = 1 << (count + at)
         elif kind != "size":
-            bits[value] = bits.get((forward.inputs if kind == "input" else forward.outputs)[at], 0)
+            bits[value] = bits.get(given[kind][at], 0)
     _spread(bits, backward.nodes)
     groups: dict[int, list[int]] = {}
     for number, out in enumerate(backward.outputs):

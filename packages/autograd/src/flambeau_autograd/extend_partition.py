@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_autograd.partition import Partition, copied
 from flambeau_autograd.repeated_layers import NotRepeated
-from flambeau_prims.graph import Graph, Node, Value, map_values
-from flambeau_prims.repeated_regions import FIRST, Address, ShortGraph, node_token
+from flambeau_prims.graph import Address, Graph, Node, ShortGraph, Value, map_values
+from flambeau_prims.repeated_regions import FIRST, node_token
 from flambeau_prims.repeated_runs import repeated_runs
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class RepeatedCalls:
         known: dict[Any, int] = {}
         tokens = []
         for node in graph.nodes:
-            used = tuple([uses.get(out) for out in node.outputs]) if uses else ()
+            used = tuple([None if out is None else uses.get(out) for out in node.outputs])
             token = node_token(node), str(node.where), node.region, node.function, used
             tokens.append(known.setdefault(token, len(known)))
         self.reads = [list(node.operands()) for node in graph.nodes]
@@ -226,12 +226,12 @@ class RepeatedCalls:
             short.input_classes[at] = kind, layer
         for which, kind in kinds.items():
             for layer in range(top + self.dropped + 1):
-                at = position_of((which, layer))
-                if at is not None:
+                position = position_of((which, layer))
+                if position is not None:
                     behind = layer if self.step > 0 else top + self.dropped - layer
-                    short.input_at[kind, behind] = at
+                    short.input_at[kind, behind] = position
         short.values = dict.fromkeys(
-            (value.name for value in self.short.inputs if isinstance(value, Value))
+            value.name for value in self.short.inputs if isinstance(value, Value)
         )
         numbers: dict[tuple[int, int], int] = {}
         for value_name, value in zip(self.names, self.places, strict=True):
@@ -240,11 +240,11 @@ class RepeatedCalls:
                 numbers.setdefault(found[1], len(numbers)), found[0]
             )  # fmt: skip
         at_window: dict[Value, Address] = {}
-        for (position, number), kind in numbers.items():
+        for which_result, kind in numbers.items():
+            where = str(self.nodes[run.start + which_result[0]].where)
             for window in range(run.count + self.dropped):
-                value = self.result(window, (position, number))
+                value = self.result(window, which_result)
                 at_window[value] = kind, window
-                where = str(self.nodes[run.start + position].where)
                 short.names[kind, window] = value.name, where
         places = list(numbers)
         known = {out: at for at, out in reversed(list(enumerate(self.graph.outputs)))}
@@ -306,9 +306,7 @@ def extend_partition(
 
 
 class _Extension:
-    def __init__(
-        self, part: Partition, inputs: LayerInputs, results: int, dropped: int
-    ) -> None:
+    def __init__(self, part: Partition, inputs: LayerInputs, results: int, dropped: int) -> None:
         self.part = part
         self.inputs = inputs
         self.results = part.forward.outputs[:results]
@@ -455,7 +453,11 @@ class _Extension:
                 raise NotRepeated
             number, layer = address
             found = backward.window_of(out)
-            layers = {layer if backward.places[out][0] >= backward.run.stop else layer + backward.base: out}
+            layers = {
+                layer
+                if backward.places[out][0] >= backward.run.stop
+                else layer + backward.base: out
+            }
             if found is not None:
                 windows.setdefault(number, set()).add((found[0] + layer, found[1]))
                 if found[0] == backward.run.count - 1:
@@ -473,10 +475,10 @@ class _Extension:
             elif each[0] not in of_layers:
                 result.append(None)
             else:
-                value = of_layers[each[0]].pop(each[1], None)
-                if value is None:
+                known = of_layers[each[0]]
+                if each[1] not in known:
                     raise NotRepeated
-                result.append(value)
+                result.append(known.pop(each[1]))
         if any(of_layers.values()):
             raise NotRepeated
         return result
@@ -535,9 +537,10 @@ class _Extension:
 
         def position_of(label: Label) -> int | None:
             try:
-                return place.get(self.known.get(self.source(label)))
+                value = self.known.get(self.source(label))
             except NotRepeated:
                 return None
+            return None if value is None else place.get(value)
 
         self.backward.attach(backward, position_of)
         return Partition(forward, backward, sources)

@@ -224,9 +224,7 @@ class Derived:
     depends: frozenset[int] = frozenset()
 
 
-def derive(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], options: AutogradOptions
-) -> Derived:
+def derive(gm: fx.GraphModule, example_inputs: Sequence[Any], options: AutogradOptions) -> Derived:
     """Trace, transform and part a captured graph; of many equal layers a few only."""
     trains = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs
@@ -319,10 +317,7 @@ def extend_derived(short: Derived, layers: RepeatedLayers, gm: fx.GraphModule) -
         replace(joint, inputs=[*values, *tangents], write_counts={}, aligned={}),
         part,
         [each for each in short.reads if each.side == "output"]
-        + [
-            replace(each, position=place[at])
-            for at, each in sorted(layers.spread(reads).items())
-        ],
+        + [replace(each, position=place[at]) for at, each in sorted(layers.spread(reads).items())],
         frozenset(place[at] for at in needed),
     )
 
@@ -349,7 +344,9 @@ def _training_of(
         for (kind, _), value in zip(part.saved, part.backward.inputs, strict=True)
         if kind == "tangent"
     ]
-    result = dependences(part, traced.leaves, len(traced.tangents))
+    result = dependences(
+        part.forward, part.backward, part.saved, traced.leaves, len(traced.tangents)
+    )
     return Training(
         saved=[(kind, at if isinstance(at, int) else str(at)) for kind, at in part.saved],
         tangent_specs=tangents,

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import fx
 
-from flambeau_prims.graph import Value
-from flambeau_prims.repeated_regions import Address
+from flambeau_prims.graph import Address, Value
 from flambeau_prims.repeated_runs import repeated_runs
 
 if TYPE_CHECKING:
@@ -217,7 +216,9 @@ def _shortened(
         if len(alike) > 1:
             raise NotRepeated
     layer_of = {node: layer for node, (_, layer) in addresses.items()}
-    layer_of.update((calls[at], (at - run.start) // run.length) for at in range(run.start, run.stop))
+    layer_of.update(
+        (calls[at], (at - run.start) // run.length) for at in range(run.start, run.stop)
+    )
     for at in range(run.start):
         if any(layer_of.get(node, 0) >= KEPT for node in reads[at]):
             raise NotRepeated
