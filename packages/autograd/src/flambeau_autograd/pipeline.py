@@ -186,6 +186,7 @@ def _compile(
         check_graph(part.backward, "partition")
     part.forward.stored_as = "forward" if gm.meta.get("has_key") else ""
     forward = compiler(part.forward, "forward")
+    part.forward.short = None  # refers to the whole graph, as that does to it
     again = partial(aot, compiler=compiler, options=replace(options, fuse_attention=False))
     backwards = Backwards(part, compiler, traced.tangents, traced.reaching, options, again)
     gradients = Gradients(
