@@ -13,8 +13,10 @@ from torch import nn
 
 import flambeau
 from flambeau import backends
+from flambeau_autograd import pipeline
 from flambeau_inductor import compile as inductor
 from flambeau_inductor.repeat_program import map_names
+from flambeau_prims.graph import map_values
 from flambeau_runtime.check import check_program
 from flambeau_runtime.program import Free, Program
 
@@ -374,3 +376,146 @@ def test_program_is_that_of_the_whole_graph(
         assert len(program.steps) == len(whole.steps)
         assert program.mutated == whole.mutated
         assert program.private_outputs == whole.private_outputs
+
+
+# The partition
+
+
+@pytest.fixture
+def derived(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Any]]:
+    """Of each captured graph the calls that are traced, and what the graph becomes."""
+    results: list[tuple[int, Any]] = []
+    calls: list[int] = []
+    trace, derive = pipeline.trace, pipeline.derive
+
+    def counting(gm: Any, *arguments: Any, **rest: Any) -> Any:
+        calls.append(len(gm.graph.nodes))
+        return trace(gm, *arguments, **rest)
+
+    def keeping(*arguments: Any) -> Any:
+        calls.clear()
+        result = derive(*arguments)
+        results.append((sum(calls), result))
+        return result
+
+    monkeypatch.setattr(pipeline, "trace", counting)
+    monkeypatch.setattr(pipeline, "derive", keeping)
+    return results
+
+
+@pytest.mark.parametrize("name", ["plain", "shared_weights", "shared_scale"])
+def test_trace_does_not_grow(name: str, derived: list[tuple[int, Any]]) -> None:
+    """Twelve layers more are traced, transformed and parted for nothing."""
+    for layers in (32, 44):
+        model = STACKS[name](layers)
+        compiled = flambeau.compile(model, fullgraph=True)
+        check_against_eager(model, compiled, torch.randn(2, ROWS, WIDTH), True)
+    (few, _), (many, _) = derived
+    assert few == many
+
+
+def text_of(graph: Any) -> list[str]:
+    """The calls of a graph and what it returns, its Values numbered in the order of their use."""
+    numbers: dict[Any, str] = {}
+
+    def number(value: Any) -> str:
+        return numbers.setdefault(value, f"v{len(numbers)}: {value.spec}")
+
+    lines = []
+    for node in graph.nodes:
+        args = map_values(node.args, number), map_values(node.kwargs, number)
+        outs = [None if out is None else number(out) for out in node.outputs]
+        lines.append(f"{outs} = {node.op}({args})  # {node.where}")
+    outputs = [numbers.get(out, str(out)) for out in graph.outputs]
+    kept = len(outputs) - graph.private_outputs
+    return [*lines, *outputs[:kept], *sorted(outputs[kept:])]  # saved tensors have no order
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("layer", [Block, Attention, lambda: Block(dropout=0.5)])
+def test_partition_is_that_of_the_whole_graph(
+    layer: Callable[[], nn.Module], requires_grad: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[Any] = []
+    summarize = pipeline.summarize
+
+    def noting(part: Any) -> Any:
+        # Now: the compiler rewrites graphs.
+        summary = summarize(part)
+        lines = text_of(part.forward), text_of(part.backward)
+        texts.append((lines, part.saved, summary.recomputed, len(summary.saved)))
+        return summary
+
+    monkeypatch.setattr(pipeline, "summarize", noting)
+    x = torch.randn(2, ROWS, WIDTH, requires_grad=requires_grad)
+    for shorten in (pipeline.shorten_module, lambda gm, examples: None):
+        monkeypatch.setattr(pipeline, "shorten_module", shorten)
+        model = Layers([layer() for _ in range(24)])
+        flambeau.compile(model, fullgraph=True, options={"graph_cache": False})(x)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", ["plain", "shared_scale"])
+def test_second_derivatives(name: str) -> None:
+    torch.manual_seed(0)
+    model = STACKS[name](20).double()
+    compiled = flambeau.compile(model, fullgraph=True)
+    x = torch.randn(2, ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+    outcomes = []
+    for program in (model, compiled):
+        model.zero_grad()
+        gradients = torch.autograd.grad(
+            program(x).square().sum(), [x, model.layers[11].up.weight], create_graph=True
+        )
+        sum(each.square().sum() for each in gradients).backward()
+        second = [p.grad for p in model.parameters()]
+        outcomes.append([*gradients, *(None if p is None else p.clone() for p in second)])
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("layer", [0, 9, 19])
+def test_writes_before_the_backward_are_noticed(layer: int) -> None:
+    """The weights of each layer are checked, those of layers that were left out, too."""
+    torch.manual_seed(0)
+    model = plain(20)
+    compiled = flambeau.compile(model, fullgraph=True)
+    x = torch.randn(2, ROWS, WIDTH)
+    for program in (model, compiled):
+        result = program(x).sum()
+        with torch.no_grad():
+            model.layers[layer].down.weight.mul_(1.5)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.backward()
+
+
+@pytest.mark.parametrize("frozen", [range(7), range(7, 13), range(0, 20, 2), (11,)])
+def test_frozen_layers(frozen: Any) -> None:
+    torch.manual_seed(0)
+    model = plain(32)
+    for at in frozen:
+        model.layers[at].requires_grad_(False)
+    for name in ("up", "norm"):
+        getattr(model.layers[5], name).requires_grad_(False)
+    compiled = flambeau.compile(model, fullgraph=True)
+    check_against_eager(model, compiled, torch.randn(2, ROWS, WIDTH), True)
+
+
+def test_gradients_of_one_result_only() -> None:
+    """A backward without some tangents is made of the whole graph."""
+
+    class Two(Layers):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x = super().forward(x)
+            return x.sin(), x.cos()
+
+    torch.manual_seed(0)
+    model = Two([Block() for _ in range(20)])
+    compiled = flambeau.compile(model, fullgraph=True)
+    x = torch.randn(2, ROWS, WIDTH)
+    outcomes = []
+    for program in (model, compiled):
+        for number in (0, 1):
+            model.zero_grad()
+            program(x)[number].square().sum().backward()
+            outcomes.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(outcomes[2:], outcomes[:2], rtol=2e-3, atol=2e-4)

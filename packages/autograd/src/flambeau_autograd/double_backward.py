@@ -22,6 +22,8 @@ from flambeau_prims.graph import Graph, Value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flambeau_prims.graph import Node
+
 
 @dataclass(frozen=True)
 class Dependence:
@@ -33,32 +35,51 @@ class Dependence:
 
 
 def dependences(
-    joint: Graph, differentiable: Sequence[Value], tangents: Sequence[Any], results: int
+    forward: Graph,
+    backward: Graph,
+    saved: Sequence[tuple[str, Any]],
+    differentiable: Sequence[Value],
+    tangents: int,
 ) -> list[Dependence]:
-    """The dependencies of each gradient of a joint graph; equal ones are grouped."""
-    sources = [*differentiable, *tangents]
-    bits: dict[Value, int] = {}
-    for number, value in enumerate(sources):
-        bits[value] = bits.get(value, 0) | 1 << number
-    for node in joint.nodes:
+    """The dependencies of each gradient that `backward` gives; equal ones are grouped.
+
+    `saved` is where its inputs come from (`partition.Partition`). `differentiable` are inputs of
+    the forward, `tangents` counts the tangents, of which the backward may read some.
+    """
+    count = len(differentiable)
+    bits: dict[Any, int] = {}
+    for number, leaf in enumerate(differentiable):
+        bits[leaf] = bits.get(leaf, 0) | 1 << number
+    _spread(bits, forward.nodes)
+    given: dict[str, Sequence[Any]] = {"input": forward.inputs, "output": forward.outputs}
+    for (kind, at), value in zip(saved, backward.inputs, strict=True):
+        if kind == "tangent":
+            bits[value] = 1 << (count + at)
+        elif kind != "size":
+            bits[value] = bits.get(given[kind][at], 0)
+    _spread(bits, backward.nodes)
+    groups: dict[int, list[int]] = {}
+    for number, out in enumerate(backward.outputs):
+        if isinstance(out, Value) and bits.get(out, 0):
+            groups.setdefault(bits[out], []).append(number)
+    return [
+        Dependence(
+            tuple(gradients),
+            tuple(index for index in range(count) if result >> index & 1),
+            tuple(index for index in range(tangents) if result >> (count + index) & 1),
+        )
+        for result, gradients in groups.items()
+    ]
+
+
+def _spread(bits: dict[Any, int], nodes: Sequence[Node]) -> None:
+    """Give the results of calls the bits of their operands."""
+    for node in nodes:
         result = 0
         for value in node.operands():
             result |= bits.get(value, 0)
         if result:
             bits.update((out, result) for out in node.outputs if out is not None)
-    groups: dict[int, list[int]] = {}
-    for number, out in enumerate(joint.outputs[results:]):
-        if isinstance(out, Value) and bits.get(out, 0):
-            groups.setdefault(bits[out], []).append(number)
-    count = len(differentiable)
-    return [
-        Dependence(
-            tuple(gradients),
-            tuple(index for index in range(count) if result >> index & 1),
-            tuple(index for index in range(len(tangents)) if result >> (count + index) & 1),
-        )
-        for result, gradients in groups.items()
-    ]
 
 
 def message(name: str, where: str, reason: str) -> str:

@@ -67,6 +67,7 @@ class Gradients:
         example_inputs: Sequence[Any],
         traced: Trace,
         joint: Graph,
+        depends: Container[int],
         call: Call,
         saved: Container[int],
         compile_graph: Compile,
@@ -90,7 +91,7 @@ class Gradients:
             out.position: at for at, out in enumerate(traced.plan) if isinstance(out, Result)
         }
         self._outputs = _outputs_of_results(traced.plan)
-        self.kept = _kept_inputs(traced, joint, call, saved, example_inputs)
+        self.kept = _kept_inputs(traced, joint, depends, call, saved, example_inputs)
         targets = {target for target, _ in joint.writes}
         written = (at for at, value in enumerate(joint.inputs) if value in targets)
         self._written = tuple(self._passed[at] for at in written if at < len(self._passed))
@@ -217,13 +218,17 @@ def _grad(
 
 
 def _kept_inputs(
-    traced: Trace, joint: Graph, call: Call, saved: Container[int], example_inputs: Sequence[Any]
+    traced: Trace,
+    joint: Graph,
+    depends: Container[int],
+    call: Call,
+    saved: Container[int],
+    example_inputs: Sequence[Any],
 ) -> KeptInputs:
     """What a call keeps: the inputs that gradients depend on, and those that are no tensors."""
     inputs = traced.tape.inputs[: len(traced.passed) + len(traced.constants)]
-    depends = _dependences(traced)
     needed = [
-        at for at, value in enumerate(inputs) if not isinstance(value, Value) or value in depends
+        at for at, value in enumerate(inputs) if not isinstance(value, Value) or at in depends
     ]
     targets = {target for target, _ in joint.writes}
     written = {at for at, value in enumerate(joint.inputs) if value in targets}
@@ -283,8 +288,10 @@ def _with_gradients(gm: fx.GraphModule, step: Step, written: Sequence[int]) -> f
     return result
 
 
-def _dependences(traced: Trace) -> set[Value]:
-    """The inputs of the tape that its gradients depend on, by the memories that calls read."""
+def needed_inputs(traced: Trace) -> frozenset[int]:
+    """The positions of the arguments and constants of a tape that its gradients depend on, by the
+    memories that calls read.
+    """
     aliases, tape = traced.aliases, traced.tape
     needed = {aliases[out].root for out in tape.outputs[traced.results :] if isinstance(out, Value)}
     for node in reversed(tape.nodes):
@@ -294,7 +301,11 @@ def _dependences(traced: Trace) -> set[Value]:
         # What a call writes to may keep some of its elements, so it is needed before, too.
         if not needed.isdisjoint([aliases[value].root for value in changed]):
             needed.update([aliases[value].root for value in node.operands()])
-    return {x for x in tape.inputs if isinstance(x, Value) and aliases[x].root in needed}
+    return frozenset(
+        at
+        for at, x in enumerate(tape.inputs[: len(traced.passed) + len(traced.constants)])
+        if isinstance(x, Value) and aliases[x].root in needed
+    )
 
 
 def is_draw(node: Any) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,22 +14,25 @@ from flambeau_autograd.compare_operands import compare_operands
 from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.double_backward import dependences
+from flambeau_autograd.extend_partition import LayerInputs, extend_partition
 from flambeau_autograd.fold_casts import fold_casts
 from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.follow_memory_order import follow_memory_order
 from flambeau_autograd.freezing import compile_frozen, is_frozen
 from flambeau_autograd.functionalize import dense_order, functionalize
-from flambeau_autograd.gradient_graph import Gradients, is_draw
+from flambeau_autograd.gradient_graph import Gradients, is_draw, needed_inputs
 from flambeau_autograd.graph_call import Call, wrap_inference
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.multiply_integers import multiply_integers
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.operators import memory_of
 from flambeau_autograd.options import AutogradOptions
+from flambeau_autograd.outputs import Constant, Result
 from flambeau_autograd.pad_products import pad_products
 from flambeau_autograd.partition import partition, summarize
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
+from flambeau_autograd.repeated_layers import NotRepeated, shorten_module
 from flambeau_autograd.runtime_wrappers import Training, wrap_training
 from flambeau_autograd.saved_versions import Watched
 from flambeau_autograd.specialized_backwards import Backwards
@@ -45,6 +49,7 @@ from flambeau_prims.convolution_bias import unfuse_convolution_biases
 from flambeau_prims.decompose import decompose
 from flambeau_prims.gpu_draws import reserve_random
 from flambeau_prims.graph import Value, discard
+from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
     from flambeau_autograd.graph_call import Compiled
     from flambeau_autograd.joint_trace import Trace
     from flambeau_autograd.partition import Partition
+    from flambeau_autograd.repeated_layers import RepeatedLayers
     from flambeau_prims.graph import Graph
 
 PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
@@ -137,17 +143,13 @@ def _compile(
         raise UnbackedNumbers("the graph computes sizes or numbers that are known only as it runs")
     if any(node.meta.get("untraced") for node in gm.graph.nodes):
         raise UntracedCalls("the graph makes a call that cannot be traced through")
-    fuses = options.decompose and options.fuse_attention
-    traced = trace(gm, example_inputs, fuses_attention=fuses)
-    joint = prepare(traced, options)
+    derived = derive(gm, example_inputs, options)
+    traced, joint, part = derived.traced, derived.joint, derived.part
     constants = len(traced.constants)
     gm.meta["draws"] = any(node.op is reserve_random for node in joint.nodes)
     gm.meta["aligned_inputs"] = _aligned_inputs(joint, traced)
     inputs = len(traced.tape.inputs) - len(traced.tangents)
-    counts = {
-        at: traced.counts.get(cast("Value", value), 0)
-        for at, value in zip(traced.passed, joint.inputs, strict=False)
-    }
+    counts = _counts_of_arguments(traced, joint)
     grad_inputs = any(
         isinstance(x, torch.Tensor) and x.requires_grad
         for x in (*example_inputs, *traced.constants)
@@ -177,16 +179,14 @@ def _compile(
         gm.meta["call"] = call
         discard(traced.tape.nodes, joint)
         return wrap_inference(compiler(joint, "inference"), call)
-    reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
-    given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
-    parameters = {("input", at) for at, x in enumerate(given) if isinstance(x, torch.nn.Parameter)}
-    part = _partition(joint, traced, options, reads, parameters)
+    assert part is not None
     gm.meta["partition"] = summarize(part)
     if options.check:
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")
     part.forward.stored_as = "forward" if gm.meta.get("has_key") else ""
     forward = compiler(part.forward, "forward")
+    part.forward.short = None  # refers to the whole graph, as that does to it
     again = partial(aot, compiler=compiler, options=replace(options, fuse_attention=False))
     backwards = Backwards(part, compiler, traced.tangents, traced.reaching, options, again)
     gradients = Gradients(
@@ -194,6 +194,7 @@ def _compile(
         example_inputs,
         traced,
         joint,
+        derived.depends,
         call,
         {at for kind, at in part.saved if kind == "input"},
         again,
@@ -201,13 +202,133 @@ def _compile(
     gm.meta["eager_derivatives"] = gradients.eager
     gm.meta["separate_tangents"] = backwards.separate_tangents
     gm.meta["has_draws"] = any(map(is_draw, traced.tape.nodes))
-    watched = watched_tensors(part, reads, traced.results, traced.tangents, call.inference)
+    watched = watched_tensors(part, derived.reads, traced.results, traced.tangents, call.inference)
     training = _training_of(part, joint, traced, gradients, watched, example_inputs)
     training.name = gm.meta.get("name", "")
     gm.meta.update(call=call, training=training, backwards=backwards)
     discard((*traced.tape.nodes, *joint.nodes), part.forward, part.backward)
     lazily = options.compile_backward_lazily
     return wrap_training(forward, backwards, call, training, lazily=lazily)
+
+
+@dataclass
+class Derived:
+    """What a captured graph becomes before it is compiled. `joint` is its functional graph, `part`
+    the partition of that if there is a backward, for which eager's reads `reads` of the caller's
+    tensors, and gradients of gradients depend on the tape's inputs at the positions `depends`.
+    """
+
+    traced: Trace
+    joint: Graph
+    part: Partition | None = None
+    reads: list[Watched] = field(default_factory=list)
+    depends: frozenset[int] = frozenset()
+
+
+def derive(gm: fx.GraphModule, example_inputs: Sequence[Any], options: AutogradOptions) -> Derived:
+    """Trace, transform and part a captured graph; of many equal layers a few only."""
+    trains = torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs
+    )
+    layers = shorten_module(gm, example_inputs) if trains else None
+    if layers is not None:
+        few = [example_inputs[at] for at in layers.inputs]
+        # What is refused, is refused for the whole graph, whose nodes the error then names.
+        with suppress(NotRepeated, Unsupported):
+            return extend_derived(_derive_whole(layers.short, few, options), layers, gm)
+    return _derive_whole(gm, example_inputs, options)
+
+
+def _derive_whole(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: AutogradOptions
+) -> Derived:
+    fuses = options.decompose and options.fuse_attention
+    traced = trace(gm, example_inputs, fuses_attention=fuses)
+    joint = prepare(traced, options)
+    if not traced.trains:
+        return Derived(traced, joint)
+    counts = _counts_of_arguments(traced, joint)
+    inputs = len(traced.tape.inputs) - len(traced.tangents)
+    reads = _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies})
+    given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
+    parameters = {("input", at) for at, x in enumerate(given) if isinstance(x, torch.nn.Parameter)}
+    part = _partition(joint, traced, options, reads, parameters)
+    return Derived(traced, joint, part, reads, needed_inputs(traced))
+
+
+def extend_derived(short: Derived, layers: RepeatedLayers, gm: fx.GraphModule) -> Derived:
+    """What the whole graph becomes, from what the short graph became. Raises NotRepeated where that
+    does not repeat; then `short` is used up.
+    """
+    traced, joint, part = short.traced, short.joint, short.part
+    if (
+        part is None
+        or traced.constants
+        or traced.copies
+        or traced.versions
+        or joint.writes
+        or any(traced.counts.values())
+        or any(joint.aligned.values())
+        or not all(isinstance(out, (Result, Constant)) for out in traced.plan)
+    ):
+        raise NotRepeated
+    tangents = joint.inputs[len(traced.passed) :]
+    inputs = layers.inputs_of(gm, dict(zip(traced.passed, joint.inputs, strict=False)))
+    passed = sorted(inputs)
+    place = {whole: at for at, whole in enumerate(passed)}
+    values = [inputs[whole] for whole in passed]
+    reaching = layers.spread(dict(zip(traced.differentiable, traced.reaching, strict=True)))
+    differentiable = sorted(reaching)
+    reads = {
+        traced.passed[each.position]: replace(each, position=0)
+        for each in short.reads
+        if each.side == "input"
+    }
+    needed = layers.spread({traced.passed[at]: True for at in short.depends})
+    # Of what may have no result to come from, the number in the short graph.
+    number = {layers.inputs[at]: index for index, at in enumerate(traced.differentiable)}
+    part = extend_partition(
+        part,
+        LayerInputs(
+            values,
+            {
+                value: address
+                for at, value in zip(traced.passed, joint.inputs, strict=False)
+                if isinstance(value, Value) and (address := layers.short_address(at)) is not None
+            },
+            {address: place[whole] for whole, address in layers.addresses.items()},
+        ),
+        [layers.short_address(at) for at in traced.differentiable],
+        [layers.addresses.get(at, number.get(at, 0)) for at in differentiable],
+        traced.results,
+        layers.dropped,
+    )
+    whole = replace(
+        traced,
+        tape=replace(traced.tape, inputs=[*values, *tangents]),
+        passed=passed,
+        differentiable=differentiable,
+        leaves=[inputs[at] for at in differentiable],
+        reaching=[reaching[at] for at in differentiable],
+        counts={},
+        literals=set(),
+    )
+    return Derived(
+        whole,
+        replace(joint, inputs=[*values, *tangents], write_counts={}, aligned={}),
+        part,
+        [each for each in short.reads if each.side == "output"]
+        + [replace(each, position=place[at]) for at, each in sorted(layers.spread(reads).items())],
+        frozenset(place[at] for at in needed),
+    )
+
+
+def _counts_of_arguments(traced: Trace, joint: Graph) -> dict[int, int]:
+    """How far the version counter of each argument moves that the graph takes."""
+    return {
+        at: traced.counts.get(cast("Value", value), 0)
+        for at, value in zip(traced.passed, joint.inputs, strict=False)
+    }
 
 
 def _training_of(
@@ -224,8 +345,9 @@ def _training_of(
         for (kind, _), value in zip(part.saved, part.backward.inputs, strict=True)
         if kind == "tangent"
     ]
-    inputs = len(traced.tape.inputs) - len(traced.tangents)
-    result = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
+    result = dependences(
+        part.forward, part.backward, part.saved, traced.leaves, len(traced.tangents)
+    )
     return Training(
         saved=[(kind, at if isinstance(at, int) else str(at)) for kind, at in part.saved],
         tangent_specs=tangents,

@@ -82,6 +82,7 @@ class Backwards(BackwardTable):
     def _general(self) -> Backward:
         sizes = tuple(str(symbol) for kind, symbol in self._part.saved if kind == "size")
         run = self._compile(self._part.backward)
+        self._part.backward.short = None
         return Backward(run, sizes, self._tangents)
 
     def cut(self, counted: Collection[int], limits: Sequence[int]) -> tuple[Groups, Backwards]:

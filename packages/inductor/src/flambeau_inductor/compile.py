@@ -45,7 +45,7 @@ def compile_graph(
     """
     options = options or InductorOptions()
     if tuner is None or not options.tunes:
-        short = shorten(graph)
+        short = graph.short or shorten(graph)
         if short is not None:
             program = compile_graph(
                 short.graph, options, backends=backends, spends_inputs=spends_inputs, facts=facts

@@ -25,7 +25,7 @@ from flambeau_runtime import program as rt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_prims.repeated_regions import Address, ShortGraph
+    from flambeau_prims.graph import Address, ShortGraph
     from flambeau_prims.repeated_runs import Run
 
 LEAST_WINDOWS = 3

@@ -161,6 +161,8 @@ class Graph:
     """What tells this graph apart from others that are made of one captured graph; "" where nothing
     but its text does.
     """
+    short: ShortGraph | None = None
+    """The same with fewer of its equal layers, where a stage before has it."""
 
     def counted_writes(self) -> list[tuple[Value, int]]:
         """Each input that is written, or whose version counter moves, and how far it moves."""
@@ -189,6 +191,34 @@ class Graph:
 
     def __str__(self) -> str:
         return format_graph(self)
+
+
+Address: TypeAlias = "tuple[int, int]"
+"""What corresponds in all copies (the position in a copy), and the copy."""
+
+
+@dataclass
+class ShortGraph:
+    """A graph of equal layers and one of fewer of them (`repeated_regions`).
+
+    `graph` has `dropped` copies fewer than `whole`.
+
+    `inputs`: of each input of the short graph, its position in the whole one. `input_classes`: of
+    inputs that one copy reads, by position in the short graph, and `input_at` by address in the
+    whole one. `values`: addresses of the Values that copies compute, by name in the short graph,
+    None for others; `names`: their names and lines by address in the whole one. `outputs`: of each
+    output of the whole graph its position in the short one, or the address of what it is.
+    """
+
+    whole: Graph
+    graph: Graph
+    dropped: int
+    inputs: list[int] = field(default_factory=list)
+    input_classes: dict[int, Address] = field(default_factory=dict)
+    input_at: dict[Address, int] = field(default_factory=dict)
+    values: dict[str, Address | None] = field(default_factory=dict)
+    names: dict[Address, tuple[str, str]] = field(default_factory=dict)
+    outputs: list[int | Address] = field(default_factory=list)
 
 
 def discard(nodes: Iterable[Node], *kept: Graph) -> None:

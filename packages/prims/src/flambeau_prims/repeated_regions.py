@@ -14,10 +14,9 @@ layers compute and read.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.graph import Address, Graph, Node, ShortGraph, Value, map_values
 from flambeau_prims.repeated_runs import Run, repeated_runs
 
 if TYPE_CHECKING:
@@ -30,38 +29,13 @@ and the last are compiled in another way than those between, and these must show
 LEAST = 10
 """A run of fewer copies is compiled as it is."""
 
-Address: TypeAlias = "tuple[int, int]"
-"""What corresponds in all copies (the position in a copy), and the copy."""
-
-
-@dataclass
-class ShortGraph:
-    """`graph` has `dropped` copies fewer than `whole`.
-
-    `inputs`: of each input of the short graph, its position in the whole one. `input_classes`: of
-    inputs that one copy reads, by position in the short graph, and `input_at` by address in the
-    whole one. `values`: addresses of the Values that copies compute, by name in the short graph,
-    None for others; `names`: their names and lines by address in the whole one. `outputs`: of each
-    output of the whole graph its position in the short one, or the address of what it is.
-    """
-
-    whole: Graph
-    graph: Graph
-    dropped: int
-    inputs: list[int] = field(default_factory=list)
-    input_classes: dict[int, Address] = field(default_factory=dict)
-    input_at: dict[Address, int] = field(default_factory=dict)
-    values: dict[str, Address | None] = field(default_factory=dict)
-    names: dict[Address, tuple[str, str]] = field(default_factory=dict)
-    outputs: list[int | Address] = field(default_factory=list)
-
 
 def shorten(graph: Graph) -> ShortGraph | None:
     """The graph with most copies of its longest run of equal layers left out, if there is one."""
     if graph.frozen or len(graph.nodes) < 2 * LEAST:
         return None
     known: dict[Any, int] = {}
-    tokens = [known.setdefault(_token(node), len(known)) for node in graph.nodes]
+    tokens = [known.setdefault(node_token(node), len(known)) for node in graph.nodes]
     if 2 * len(known) > len(tokens):
         return None
     reads = [list(node.operands()) for node in graph.nodes]
@@ -73,7 +47,8 @@ def shorten(graph: Graph) -> ShortGraph | None:
     return None
 
 
-def _token(node: Node) -> Any:
+def node_token(node: Node) -> Any:
+    """Equal for calls that are equal but for the Values that they read and compute."""
     return (
         id(node.op),
         _key(node.args),
