@@ -31,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a module draws when it is imported depends on no module that was imported before."""
+    if isinstance(collector, pytest.Module):
+        seed_generators(zlib.crc32(collector.nodeid.encode()))
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests live as long as the run: no later collection of garbage visits them."""
     gc.collect()

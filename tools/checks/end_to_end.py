@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tools.checks.command import ROOT, run_python
 
-PARTS = 2
-"""They take half of the time of all checks, so they run as two stages beside each other."""
+PARTS = 4
+"""They take half of the time of all checks, so they run as stages beside each other."""
 
 
 def check(part: int) -> None:

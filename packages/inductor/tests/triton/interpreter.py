@@ -19,10 +19,17 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 import triton.language as tl
-from triton.runtime.interpreter import InterpreterBuilder, interpreter_builder
+from triton.runtime import interpreter as triton_interpreter
+from triton.runtime.interpreter import (
+    InterpreterBuilder,
+    ReduceOps,
+    ScanOps,
+    TensorHandle,
+    interpreter_builder,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
     from flambeau_inductor.codegen.triton.tiling import Tiling
@@ -110,6 +117,74 @@ def multiply_bfloat16(create_dot: Any) -> Any:
 
 
 InterpreterBuilder.create_dot = multiply_bfloat16(InterpreterBuilder.create_dot)
+
+
+NUMPY_TYPES: dict[str, np.dtype] = {}
+find_numpy_type = triton_interpreter._get_np_dtype
+
+
+def numpy_type(kind: tl.dtype) -> np.dtype:
+    """NumPy's type for one of Triton's; the interpreter makes the whole table in each call."""
+    name = kind.scalar.name
+    if name not in NUMPY_TYPES:
+        NUMPY_TYPES[name] = find_numpy_type(kind)
+    return NUMPY_TYPES[name]
+
+
+triton_interpreter._get_np_dtype = numpy_type
+
+
+def combine(
+    operator: Callable[..., Any], left: Iterable[Any], right: Iterable[Any], types: Sequence[Any]
+) -> list[Any]:
+    """The arrays of what a combine function makes of arrays of these scalar types."""
+    operands = [
+        tl.tensor(TensorHandle(array, kind), tl.block_type(kind, list(array.shape)))
+        for arrays in (left, right)
+        for array, kind in zip(arrays, types, strict=True)
+    ]
+    results = operator(*operands)
+    results = results if isinstance(results, tuple) else (results,)
+    return [one.handle.data.astype(numpy_type(t)) for one, t in zip(results, types, strict=True)]
+
+
+def reduce_in_pairs(self: ReduceOps, given: Sequence[Any]) -> list[Any]:
+    """Neighbours in a block are combined until one is left: a call of the combine function a level,
+    as in a warp. The interpreter's own `generic_reduce` calls it for each element.
+    """
+    tensors, axis = self.unravel(given, self.axis)
+    arrays = [tensor.handle.data for tensor in tensors]
+    types = [tensor.dtype.scalar for tensor in tensors]
+    while arrays[0].shape[axis] > 1:  # a power of two
+        halves = ([np.moveaxis(array, axis, 0)[part::2] for array in arrays] for part in (0, 1))
+        ordered = [[np.moveaxis(array, 0, axis) for array in half] for half in halves]
+        arrays = combine(self.combine_fn.fn, *ordered, types)
+    if self.axis is None:
+        shape = (1,) * given[0].handle.data.ndim if self.keep_dims else ()
+        arrays = [array.reshape(shape) for array in arrays]
+    elif not self.keep_dims:
+        arrays = [array.squeeze(axis) for array in arrays]
+    return [self.to_tensor(array, kind) for array, kind in zip(arrays, types, strict=True)]
+
+
+def scan_by_doubling(self: ScanOps, given: Sequence[Any]) -> list[Any]:
+    """Each element is combined with what ends 1, 2, 4, ... before it, as in a warp."""
+    arrays = [tensor.handle.data for tensor in given]
+    types = [tensor.dtype.scalar for tensor in given]
+    places = np.arange(arrays[0].shape[self.axis])
+    places = places.reshape([-1 if d == self.axis else 1 for d in range(arrays[0].ndim)])
+    distance = 1
+    while distance < places.size:
+        before = [np.roll(array, distance, self.axis) for array in arrays]
+        combined = combine(self.combine_fn.fn, before, arrays, types)
+        pairs = zip(combined, arrays, strict=True)
+        arrays = [np.where(places >= distance, new, old) for new, old in pairs]
+        distance *= 2
+    return [self.to_tensor(array, kind) for array, kind in zip(arrays, types, strict=True)]
+
+
+ReduceOps.generic_reduce = reduce_in_pairs
+ScanOps.generic_scan = scan_by_doubling
 
 
 def for_interpreter(source: str) -> str:
