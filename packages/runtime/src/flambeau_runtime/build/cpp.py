@@ -120,7 +120,7 @@ def _links_leanly(command: Sequence[str], options: RuntimeOptions) -> bool:
     """Whether the libraries that a kernel can need are known: for other compilers, sanitizers and
     flags of the user's they are not.
     """
-    if options.sanitize or options.cxx_flags:
+    if options.sanitize or options.cxx_flags or sys.platform != "linux":
         return False
     return re.fullmatch(r"(.*-)?g\+\+(-[\d.]+)?", os.path.basename(command[-1])) is not None
 
