@@ -37,6 +37,11 @@ than in `repeated_regions`, since in a backward the windows of calls begin insid
 LEAST = 3 * KEPT
 """A run of fewer layers is traced as it is."""
 
+LEAST_WITHOUT_INPUTS = 2 * LEAST
+"""The same for layers without inputs of their own: steps on the same tensors, the gradients of
+which often do not repeat. Then the short graph is traced in vain, a third of the work at most.
+"""
+
 
 class NotRepeated(Exception):
     """Something does not repeat as the layers do."""
@@ -215,6 +220,8 @@ def _shortened(
             alike.add(_seen_of_input(node, example_inputs[position[node]]))
         if len(alike) > 1:
             raise NotRepeated
+    if not addresses and run.count < LEAST_WITHOUT_INPUTS:
+        raise NotRepeated
     layer_of = {node: layer for node, (_, layer) in addresses.items()}
     layer_of.update(
         (calls[at], (at - run.start) // run.length) for at in range(run.start, run.stop)

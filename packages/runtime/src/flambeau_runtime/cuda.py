@@ -53,7 +53,8 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
     if core is None:
         raise RuntimeError(f"GPU kernels need the C executor: {native.unavailable()}")
     library = str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
-    _triton_version()  # here, for all threads below
+    with contextlib.suppress(PackageNotFoundError):  # which those raise that look for a cubin
+        _triton_version()  # once, for all threads below
 
     def load(kernel: Kernel) -> tuple[str, Any]:
         device = devices[kernel.name]
