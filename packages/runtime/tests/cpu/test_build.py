@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from example_programs import RELU, SIN_COS, mixed, sin_cos
+from example_programs import HEAD, RELU, SIN_COS, mixed, sin_cos
 
 from flambeau_runtime import (
     CacheError,
@@ -198,6 +199,52 @@ def test_one_openmp_runtime(fresh):
     assert len(runtimes) == 1
     (path,) = cpp.build([RELU], fresh)
     assert b"libgomp" in path.read_bytes()
+
+
+WIDE_QUOTIENT = (
+    HEAD
+    + """
+EXPORT void quotient(const int64_t *given, int64_t *result, double *root) {
+  __builtin_memcpy(result, given, 4096 * sizeof(int64_t));
+  const __int128 wide = ((__int128)given[0] << 64) + given[1];
+  result[0] = (int64_t)(wide / given[2]);
+  root[0] = __builtin_pow(root[0], root[1]);
+}
+"""
+)
+"""Needs the C library, the mathematical library and the compiler's own."""
+
+
+@pytest.mark.parametrize("flags", [(), ("-O1",), ("-fsanitize=undefined",)], ids=str)
+def test_libraries_that_a_kernel_can_need(fresh, flags):
+    """Flags of the user's can ask for more."""
+    if flags and "-fsanitize=undefined" in flags and not runtime_of_the_sanitizer():
+        pytest.skip("this compiler has no sanitizer of undefined behaviour")
+    (library,) = cpp.load_libraries([WIDE_QUOTIENT], dataclasses.replace(fresh, cxx_flags=flags))
+    given, result = (torch.arange(4096) for _ in range(2))
+    given[:3] = torch.tensor([3, 5, 16])
+    root = torch.tensor([2.0, 0.5], dtype=torch.float64)
+    library.quotient(*(ctypes.c_void_p(t.data_ptr()) for t in (given, result, root)))
+    assert result[0] == ((3 << 64) + 5) // 16
+    assert torch.equal(result[1:], given[1:]) and root[0] == 2**0.5
+
+
+def runtime_of_the_sanitizer():
+    command = ["g++", "-print-file-name=libubsan.so"]
+    return os.path.isabs(subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip())
+
+
+@pytest.mark.parametrize(
+    ("name", "lean"),
+    [("g++", True), ("g++-12", True), ("x86_64-linux-gnu-g++", True), ("clang++", False)],
+)
+def test_which_compilers_link_no_more_than_that(fresh, tmp_path, name, lean):
+    compiler = Path(script(tmp_path, "")).rename(tmp_path / name)
+    for cxx in (str(compiler), f"env {compiler}"):
+        tools = cpp.toolchain(dataclasses.replace(fresh, cxx=cxx))
+        assert ("-nodefaultlibs" in tools.libraries) is lean
+    with_flags = dataclasses.replace(fresh, cxx=f"{compiler} -fsanitize=undefined")
+    assert "-nodefaultlibs" not in cpp.toolchain(with_flags).libraries
 
 
 def test_last_level_cache(tmp_path, monkeypatch):
