@@ -40,13 +40,13 @@ class Encoder(nn.Module):
             return output + 1, last
 
 
-def compared(module: nn.Module, compile: Callable[..., Any], *more: Any) -> Any:
+def compared(module: nn.Module, compile: Callable[..., Any], dtype: torch.dtype, *more: Any) -> Any:
     """Results, strides and gradients of three steps, with the state of the generator."""
     torch.manual_seed(1)
     function = compile(module)
     found: list[Any] = []
     for batch in (3, 3, 5):
-        x = torch.randn(batch, 6, 8, device="cuda", requires_grad=True)
+        x = torch.randn(batch, 6, 8, device="cuda", dtype=dtype, requires_grad=True)
         given = [torch.randint(1, 7, (batch,)) for _ in more]
         output, last = function(x, *given)
         loss = output.float().square().sum() + sum(state.float().sum() for state in last)
@@ -79,19 +79,25 @@ def test_projections() -> None:
     check(Encoder(nn.LSTM, None, proj_size=4))
 
 
-def check(module: nn.Module, *more: Any, ambient: bool = False) -> None:
+def check(
+    module: nn.Module, *more: Any, ambient: bool = False, dtype: torch.dtype = torch.float32
+) -> None:
     module = module.cuda()
     twin = copy.deepcopy(module)
     with torch.autocast("cuda", torch.bfloat16, enabled=ambient):
-        want, want_grads, want_state = compared(module, lambda module: module, *more)
+        want, want_grads, want_state = compared(module, lambda module: module, dtype, *more)
         found, grads, state = compared(
-            twin, lambda module: flambeau.compile(module, fullgraph=True), *more
+            twin, lambda module: flambeau.compile(module, fullgraph=True), dtype, *more
         )
     cast = module.cast is not None
     tolerance = {"rtol": 3e-2, "atol": 3e-2} if cast else {"rtol": 1e-3, "atol": 1e-3}
     torch.testing.assert_close(found, want, **tolerance)
     torch.testing.assert_close(grads, want_grads, **tolerance)
     assert torch.equal(state, want_state)
+
+
+def test_double_precision_is_not_cast() -> None:
+    check(Encoder(nn.LSTM, torch.bfloat16).double(), dtype=torch.float64)
 
 
 def test_without_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ A graph without such windows raises NotRepeated: then the whole graph is traced 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -94,13 +94,11 @@ class RepeatedCalls:
 
     def _of_neighbours(self, run: Run) -> Run:
         """The windows that read inputs of neighbouring layers."""
-        links = bytes(all(map(self._follows, a, b)) for a, b in pairwise(run.outside))
-        linked = max(links.split(b"\0"), key=len)
-        first, count = links.index(linked), len(linked) + 1
-        if count < LEAST_WINDOWS:
+        links = [all(map(self._follows, a, b)) for a, b in pairwise(run.outside)]
+        windows = run.longest_linked(links)
+        if windows.count < LEAST_WINDOWS:
             raise NotRepeated
-        start = run.start + first * run.length
-        return replace(run, start=start, count=count, outside=run.outside[first : first + count])
+        return windows
 
     def _follows(self, here: Value, behind: Value) -> bool:
         label = self.labels.get(here)

@@ -213,9 +213,12 @@ def _compile(
 
 @dataclass
 class Derived:
-    """What a captured graph becomes before it is compiled. `joint` is its functional graph, `part`
-    the partition of that if there is a backward, for which eager's reads `reads` of the caller's
-    tensors, and gradients of gradients depend on the tape's inputs at the positions `depends`.
+    """What a captured graph becomes before it is compiled.
+
+    `joint` is its functional graph; of a graph of many equal layers it has the calls of the short
+    graph, as the tape has, and all inputs. `part` is the partition if there is a backward. Eager
+    would read `reads` of the caller's tensors for that; gradients of gradients depend on the tape's
+    inputs at the positions `depends`.
     """
 
     traced: Trace

@@ -20,6 +20,7 @@ from torch import nn
 
 from flambeau_capture import Dim, ExportFileError, export, load
 from flambeau_capture.exported import targets
+from flambeau_capture.graphs.recurrent_networks import in_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -578,3 +579,9 @@ def test_every_name_is_found_again() -> None:
     ):
         with pytest.raises(targets.UnknownTarget):
             targets.function_named(name)
+
+
+def test_a_file_calls_nothing_but_networks_in_autocast() -> None:
+    assert targets.function_named(targets.name_of(in_autocast)) is in_autocast
+    with pytest.raises(KeyError):
+        in_autocast("load", None, "weights.pt")

@@ -212,19 +212,17 @@ class _Extension:
         """The windows that read inputs of neighbouring layers, and compute values of such: the
         first and the last may belong to what stands in front of the layers, and behind them.
         """
-        links = bytes(
+        links = [
             all(map(self.follows, here, next_one))
             and all(
                 map(self.computes_next, self.steps_of(run, window), self.steps_of(run, window + 1))
             )
             for window, (here, next_one) in enumerate(pairwise(run.outside))
-        )
-        linked = max(links.split(b"\0"), key=len)
-        first, count = links.index(linked), len(linked) + 1
-        if count < LEAST_WINDOWS:
+        ]
+        windows = run.longest_linked(links)
+        if windows.count < LEAST_WINDOWS:
             raise _NotRepeated
-        start = run.start + first * run.length
-        return replace(run, start=start, count=count, outside=run.outside[first : first + count])
+        return windows
 
     def steps_of(self, run: Run, window: int) -> tuple[rt.Step, ...]:
         """The steps of a window."""

@@ -156,9 +156,9 @@ def reduce_in_pairs(self: ReduceOps, given: Sequence[Any]) -> list[Any]:
     arrays = [tensor.handle.data for tensor in tensors]
     types = [tensor.dtype.scalar for tensor in tensors]
     while arrays[0].shape[axis] > 1:  # a power of two
-        halves = ([np.moveaxis(array, axis, 0)[part::2] for array in arrays] for part in (0, 1))
-        ordered = [[np.moveaxis(array, 0, axis) for array in half] for half in halves]
-        arrays = combine(self.combine_fn.fn, *ordered, types)
+        pairs = ([np.moveaxis(array, axis, 0)[start::2] for array in arrays] for start in (0, 1))
+        operands = [[np.moveaxis(array, 0, axis) for array in each] for each in pairs]
+        arrays = combine(self.combine_fn.fn, *operands, types)
     if self.axis is None:
         shape = (1,) * given[0].handle.data.ndim if self.keep_dims else ()
         arrays = [array.reshape(shape) for array in arrays]

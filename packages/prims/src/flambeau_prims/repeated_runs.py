@@ -11,7 +11,7 @@ copies before it (so many copies back) and from outside.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import eq
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,17 @@ class Run:
     def stop(self) -> int:
         """The first item behind the run."""
         return self.start + self.length * self.count
+
+    def longest_linked(self, links: Sequence[bool]) -> Run:
+        """The most neighbouring copies of which each is linked to the next one: `links[c]` says
+        that of the copies c and c + 1.
+        """
+        data = bytes(links)
+        linked = max(data.split(b"\0"), key=len)
+        first, count = data.index(linked), len(linked) + 1
+        outside = self.outside[first : first + count]
+        start = self.start + first * self.length
+        return replace(self, start=start, count=count, outside=outside)
 
     def place(self, item: int) -> tuple[int, int] | None:
         """The copy of an item, and its position in that; None outside the run."""

@@ -3,7 +3,7 @@ torch.ops, operator, math.
 
 A file names the functions of its graph; loading looks each name up here, so that a file cannot make
 a process call anything else. The tables hold what capture records: functions that compute on
-tensors, and the setters of torch's grad and autocast modes.
+tensors, the setters of torch's grad and autocast modes, and recurrent networks in a state of these.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from flambeau_capture.graphs.recurrent_networks import in_autocast
 from flambeau_capture.interpreter.torch_calls.tape import is_recorded_method
 from flambeau_capture.interpreter.torch_calls.torch_functions import RECORDED, SETTERS, is_operator
 from flambeau_prims.kernel_launches import NAMESPACE
@@ -92,6 +93,7 @@ def _named_functions() -> Iterator[tuple[str, Any]]:
         yield f"math.{name}", getattr(math, name)
     for name, function in _BUILTINS.items():
         yield f"builtins.{name}", function
+    yield f"{in_autocast.__module__}.{in_autocast.__name__}", in_autocast
 
 
 def _members(namespace: Any) -> Iterator[tuple[str, Any]]:

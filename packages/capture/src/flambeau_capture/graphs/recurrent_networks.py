@@ -6,11 +6,16 @@ from typing import Any
 
 import torch
 
+NETWORKS = {
+    function.__name__: function
+    for function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+}
+
 
 def in_autocast(name: str, dtype: torch.dtype | None, *args: Any) -> Any:
-    """`torch.lstm(*args)` and the like on a GPU, under autocast to `dtype` or, for None, without.
+    """A call of the network `name` on a GPU, under autocast to `dtype` or, for None, without.
 
     A compiled graph has its casts inside and runs in the caller's state, which can be another.
     """
     with torch.autocast("cuda", dtype, enabled=dtype is not None):
-        return getattr(torch, name)(*args)
+        return NETWORKS[name](*args)

@@ -2,7 +2,7 @@
 
     out, h = lstm(packed)      as many steps as the data say, which no tracer can see into
     out, h = lstm(x.cuda())    cuDNN goes through all steps of all layers, with the weights where
-                               the module has packed them, and with random numbers of its own
+                               the module has packed them, and its dropout
 
 Elsewhere tracers see the cells and products that torch composes them of.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from flambeau_capture.graphs.recurrent_networks import in_autocast
+from flambeau_capture.graphs.recurrent_networks import NETWORKS, in_autocast
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
 
@@ -83,7 +83,9 @@ def _network(function: Any, hidden: Callable[[Any], tuple[Any, ...]]) -> None:
             raise GraphBreak("data-dependent", detail)
         if data.is_cuda and (is_cast or tape.autocast_nesting):
             to = torch.get_autocast_dtype("cuda") if is_cast else None
-            target, leading, dtype = in_autocast, (function.__name__, to), to or dtype
+            target, leading = in_autocast, (function.__name__, to)
+            if to is not None and dtype is not torch.float64:  # which autocast leaves as it is
+                dtype = to
 
         def like(*given: Any) -> list[torch.Tensor]:
             return _results(hidden, given[len(leading) :], dtype)
@@ -99,6 +101,5 @@ def _computed_whole(input: Any, tape: Tape) -> bool:
     return isinstance(input, torch.Tensor) and input.is_cuda and not tape.subgraphs
 
 
-_network(torch.lstm, tuple)
-for _function in (torch.gru, torch.rnn_tanh, torch.rnn_relu):
-    _network(_function, lambda hx: (hx,))
+for _name, _function in NETWORKS.items():
+    _network(_function, tuple if _name == "lstm" else lambda hx: (hx,))
