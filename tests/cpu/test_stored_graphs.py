@@ -286,43 +286,87 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return _RULES["twice"](x)  # of a dict that the program may change
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_backwards_that_are_read_ahead(
-    damaged: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As for a GPU; what cannot be read ahead is traced again when it is needed."""
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(5, 5))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x @ self.weight).sin()
-
-    module, x = Layer(), torch.randn(3, 5)
-    flambeau.compile(module)(x).sum().backward()
-    want, module.weight.grad = module.weight.grad, None
-    if damaged:
-        for file in (cache / "entries" / stored_graphs.PROGRAM).iterdir():
-            file.write_text("{}")
-    read, before = stored_training.read_training, threading.enumerate()
+@pytest.fixture
+def read_ahead(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Programs are handled as on a GPU; the keys of those that were loaded ahead."""
+    loaded: list[str] = []
+    read, load = stored_training.read_training, stored_training.StoredBackwards._load
 
     def read_training(*args: Any, on_gpu: bool) -> Any:
-        found = read(*args, on_gpu=True)
-        for reader in set(threading.enumerate()) - set(before):
-            reader.join()
+        return read(*args, on_gpu=True)
+
+    def noted(backwards: Any, key: str) -> Any:
+        found = load(backwards, key)
+        if threading.current_thread() is not threading.main_thread() and found is not None:
+            loaded.append(key)
         return found
 
     monkeypatch.setattr(stored_training, "read_training", read_training)
+    monkeypatch.setattr(stored_training.StoredBackwards, "_load", noted)
+    monkeypatch.setattr(stored_graphs, "uses_gpu", lambda program: True)
+    monkeypatch.setattr(stored_graphs, "_launch_lines", lambda program, graph: None)
+    monkeypatch.setattr(stored_graphs, "_decoded_lines", lambda program, data: None)
+
+    def load_program(program: Any, lines: Any, title: str, context: Any) -> Any:
+        return stored_graphs.load(program, context.options.runtime, None, title), []
+
+    monkeypatch.setattr(stored_graphs, "load_program", load_program)
+    return loaded
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x @ self.weight
+        return y.sin(), y.cos()
+
+
+def _step(module: nn.Module, x: torch.Tensor, used: tuple[int, ...]) -> tuple[Any, torch.Tensor]:
+    """The graph of a first step from a loss of some results, and the gradient."""
     compiled = flambeau.compile(module)
-    result = compiled(x)
+    results = compiled(x)
     (graph,) = report_of(compiled).graphs
-    assert graph.stored == "read"
-    assert len(graph.programs) == (1 if damaged else 2)
-    result.sum().backward()
-    torch.testing.assert_close(module.weight.grad, want)
-    assert len(graph.programs) == 2
+    sum(results[at].sum() for at in used).backward()
+    gradient, module.weight.grad = module.weight.grad, None
+    return graph, gradient
+
+
+@pytest.mark.parametrize("damaged", [(), (stored_graphs.PROGRAM,), (stored_graphs.FIRST_BACKWARD,)])
+def test_backwards_that_are_read_ahead(
+    damaged: tuple[str, ...], cache: Path, read_ahead: list[str]
+) -> None:
+    """What cannot be read ahead is made when it is needed."""
+    module, x = Layer(), torch.randn(3, 5)
+    loss = sum(y.sum() for y in module(x))
+    (want,) = torch.autograd.grad(loss, module.weight)
+    _step(module, x, (0, 1))
+    _step(module, x, (0,))  # notes its backward as the first
+    for kind in damaged:
+        for file in (cache / "entries" / kind).iterdir():
+            file.write_text("{}")
+    graph, gradient = _step(module, x, (0, 1))
+    assert graph.stored == "read" and len(graph.programs) == 2
+    torch.testing.assert_close(gradient, want)
+
+
+def test_the_backward_that_is_read_ahead_is_the_one_that_was_needed_first(
+    read_ahead: list[str],
+) -> None:
+    module, x = Layer(), torch.randn(3, 5)
+    wants = {
+        used: torch.autograd.grad(sum(module(x)[at].sum() for at in used), module.weight)[0]
+        for used in ((0,), (1,), (0, 1))
+    }
+    _step(module, x, (1,))
+    for used in ((1,), (1,), (0, 1), (0, 1), (0,), (0,), (0,)):
+        graph, gradient = _step(module, x, used)
+        assert graph.stored == "read" and len(graph.programs) == 2
+        torch.testing.assert_close(gradient, wants[used])
+    distinct = list(dict.fromkeys(read_ahead))
+    assert [distinct.index(key) for key in read_ahead] == [0, 0, 0, 1, 1, 2, 2]
 
 
 def test_what_is_not_stored_says_why() -> None:

@@ -68,17 +68,6 @@ class BackwardTable:
                         known = self._compiled[missing] = self._make(missing)
         return known
 
-    def prepare(self, make: Callable[[frozenset[int]], Backward | None]) -> None:
-        """Keep what `make` gives as the backward for a call in which every result has a tangent;
-        calls that need one meanwhile wait.
-        """
-        usual: frozenset[int] = frozenset()
-        with self._lock, collector_paused():
-            if usual not in self._compiled:
-                made = make(usual)
-                if made is not None:
-                    self._compiled[usual] = made
-
     def _make(self, missing: frozenset[int]) -> Backward:
         raise NotImplementedError
 

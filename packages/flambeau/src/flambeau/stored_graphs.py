@@ -44,7 +44,7 @@ from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.sizes import Expr
 from flambeau_runtime import program_json
 from flambeau_runtime.build import isa
-from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use
+from flambeau_runtime.cache import Cache, CacheUse, binding, is_key, key_of, recording_cache_use
 from flambeau_runtime.cache_locks import one_at_a_time
 from flambeau_runtime.environment_errors import CacheError, EnvironmentProblem
 from flambeau_runtime.executor import load
@@ -67,6 +67,7 @@ KIND = "graph"
 PROGRAM = "program"
 COMPILER = "compiler"
 CAPTURED = "captured"
+FIRST_BACKWARD = "first-backward"
 FORMAT = 3
 
 PACKAGES = (
@@ -367,6 +368,7 @@ class _FunctionalGraph:
 
     def __init__(self, report: GraphReport, graph: Graph, kind: str, context: Context) -> None:
         self._graph = graph
+        self._captured = report.key
         self.key = "" if kind == "inference" else self._key(report.key, kind, context)
 
     @functools.cached_property
@@ -380,12 +382,17 @@ class _FunctionalGraph:
         """
         name = self._graph.stored_as
         if key and name.startswith("backward"):
-            return _key_of_backward(key, name, context)
+            return key_of_backward(key, name, context)
         return key and key_of(key, kind, self.digest, *_torch_state())
 
     def sizes(self) -> list[str]:
         """The symbols that it takes as ints."""
         return [str(value) for value in self._graph.inputs if isinstance(value, Expr)]
+
+    def note_first(self, context: Context) -> None:
+        """Note a backward that is compiled when a call needs it: the next process may, too."""
+        if self._graph.stored_as.startswith("backward_without"):
+            write_first_backward(self._captured, self.key, context)
 
     def launch_lines(self, program: Program) -> Any:
         """What `load_program` is to be given besides its Program."""
@@ -393,7 +400,7 @@ class _FunctionalGraph:
 
 
 def _program_of(graph: _FunctionalGraph, context: Context) -> Program | None:
-    data = _read_program(graph.key, context)
+    data = read_program(graph.key, context)
     return data.program if data is not None and data.graph == graph.digest else None
 
 
@@ -409,12 +416,27 @@ class StoredProgram(NamedTuple):
     """The hash of the functional graph's text."""
 
 
-def read_backward(key: str, name: str, context: Context) -> StoredProgram | None:
-    """The stored Program of a backward of the captured graph with a key, or None."""
-    return _read_program(_key_of_backward(key, name, context), context)
+def read_first_backward(key: str, context: Context) -> str:
+    """The key of the Program of the backward that calls of a captured graph need first, as far as
+    earlier processes know: the general one where none has noted another.
+    """
+    text = read_text(FIRST_BACKWARD, key, context)
+    try:
+        noted = "" if text is None else json.loads(text)["program"]
+    except (ValueError, LookupError, TypeError):
+        noted = ""
+    return noted if is_key(noted) else key_of_backward(key, "backward", context)
 
 
-def _read_program(key: str, context: Context) -> StoredProgram | None:
+def write_first_backward(key: str, program: str, context: Context) -> None:
+    """Note the key of the Program that the next process is to read ahead."""
+    data = {"binding": binding(FIRST_BACKWARD, key), "program": program}
+    with contextlib.suppress(CacheError):  # the kernels say so
+        store_text(FIRST_BACKWARD, key, compact_json(data), context)
+
+
+def read_program(key: str, context: Context) -> StoredProgram | None:
+    """The stored Program of a functional graph, or None."""
     text = read_text(PROGRAM, key, context) if key else None
     try:
         data = None if text is None else json.loads(text)
@@ -461,9 +483,11 @@ def _write_program(graph: _FunctionalGraph, program: Program, context: Context) 
         }
         with contextlib.suppress(CacheError):  # the kernels say so
             store_text(PROGRAM, graph.key, compact_json(data), context)
+        if uses_gpu(program):
+            graph.note_first(context)
 
 
-def _key_of_backward(key: str, name: str, context: Context) -> str:
+def key_of_backward(key: str, name: str, context: Context) -> str:
     """That of the general backward, which is compiled with its forward, or of one that is compiled
     when a set of undefined tangents occurs, under the state that torch then has.
     """

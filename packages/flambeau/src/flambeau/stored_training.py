@@ -3,6 +3,7 @@
     graph      {"call": ..., "program": the forward, "training": ...}
     program    each Program by the name of its graph: "backward", "backward_without_1"
     captured   the captured graph itself, with what the compiler saw of its inputs
+    first-backward   on a GPU, the key of the Program that the next process reads ahead
 
 The captured graph is read only for what was not stored: a set of undefined tangents that did not
 occur before, and second derivatives. Autograd's passes then make the same graphs as in the first
@@ -14,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import json
 import re
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from flambeau.compile_context import Compiled, Context
     from flambeau.report import GraphReport
+    from flambeau.stored_graphs import StoredProgram
     from flambeau_autograd.cut_backward import Groups
     from flambeau_autograd.gradient_graph import Gradients
     from flambeau_autograd.graph_call import Call
@@ -135,7 +138,7 @@ def read_training(
     """The callable of a stored graph with a backward; `captured` is what `encode_captured` gave."""
     stored = StoredBackwards(data, captured, call, report, context)
     if on_gpu and torch.is_grad_enabled():
-        stored.read_ahead()
+        stored.read_ahead(functools.partial(stored_graphs.read_first_backward, report.key, context))
     return wrap_training(forward, stored, call, stored.training)
 
 
@@ -157,6 +160,41 @@ def without_modes(step: Callable[[], _Result]) -> _Result:
     return outcome.result()
 
 
+class _Loaded(NamedTuple):
+    """A stored Program that is ready to run, and who says how it is launched."""
+
+    stored: StoredProgram
+    run: Callable[..., Any]
+    launch: list[Callable[[], str | None]]
+
+
+class _ReadAhead:
+    """A Program that is read in a separate thread. What fails there is tried again, and raises,
+    where it is needed.
+    """
+
+    def __init__(self, first: Callable[[], str], load: Callable[[str], _Loaded | None]) -> None:
+        self.key = ""
+        """Of the Program, once the thread has found it."""
+        self._loaded: _Loaded | None = None
+
+        def read() -> None:
+            with contextlib.suppress(Exception):
+                self.key = first()
+                self._loaded = load(self.key)
+
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=(read,), daemon=False)
+        self._thread.start()
+
+    def take(self, key: str) -> _Loaded | None:
+        """What was read, if it has this key. In a process that was forked meanwhile the thread has
+        ended.
+        """
+        self._thread.join()
+        return self._loaded if self.key == key else None
+
+
 class StoredBackwards(BackwardTable):
     """The backwards and second derivatives of a stored graph, of which those that are not stored
     are made from the captured graph.
@@ -175,6 +213,7 @@ class StoredBackwards(BackwardTable):
         self._key = report.key
         self._modes = TracedModes.current()
         self._made: tuple[Backwards, Gradients] | None = None
+        self._ahead: _ReadAhead | None = None
         self._tracing = fork_safe_rlock()
 
     def batched(self, backward: Backward) -> Callable[..., Sequence[Any]]:
@@ -185,37 +224,40 @@ class StoredBackwards(BackwardTable):
         """Groups of gradients by their bytes, and backwards in pieces that give one group each."""
         return self._traced()[0].cut(counted, limits)
 
-    def _make(self, missing: frozenset[int]) -> Backward:
-        found = self._read(missing)
-        return self._traced()[0].without(missing) if found is None else found
+    def read_ahead(self, first: Callable[[], str]) -> None:
+        """Read the backward with the key that `first` gives while the forward runs: on a GPU that
+        leaves the host idle.
+        """
+        self._ahead = _ReadAhead(first, self._load)
 
-    def _read(self, missing: frozenset[int]) -> Backward | None:
-        found = stored_graphs.read_backward(self._key, backward_name(missing), self._context)
+    def _make(self, missing: frozenset[int]) -> Backward:
+        key = stored_graphs.key_of_backward(self._key, backward_name(missing), self._context)
+        ahead, self._ahead = self._ahead, None
+        found = None if ahead is None else ahead.take(key)
+        found = found or self._load(key)
         if found is None:
+            return self._traced()[0].without(missing)
+        if ahead is not None and ahead.key != key:
+            stored_graphs.write_first_backward(self._key, key, self._context)
+        self._report.launches += found.launch
+        self._report.add_program(found.stored.program)
+        return Backward(found.run, tuple(found.stored.sizes), self._tangents - missing)
+
+    def _load(self, key: str) -> _Loaded | None:
+        """The stored Program with a key, ready to run, or None."""
+        stored = stored_graphs.read_program(key, self._context)
+        if stored is None:
             return None
         with (
             Stopwatch(self._report.seconds, "runtime"),
             recording_cache_use(self._report.cache),
-            building(found.program, self._report.cache),
+            building(stored.program, self._report.cache),
         ):
             title = f"{self._context.report.name} graph {self._report.number}"
             run, launch = stored_graphs.load_program(
-                found.program, found.launches, title, self._context
+                stored.program, stored.launches, title, self._context
             )
-        self._report.launches += launch
-        self._report.add_program(found.program)
-        return Backward(run, tuple(found.sizes), self._tangents - missing)
-
-    def read_ahead(self) -> None:
-        """Read the usual backward in a separate thread, while the forward runs: on a GPU that
-        leaves the host idle. What fails here is tried again, and raises, where it is needed.
-        """
-
-        def read() -> None:
-            with contextlib.suppress(Exception):
-                self.prepare(self._read)
-
-        threading.Thread(target=contextvars.copy_context().run, args=(read,), daemon=False).start()
+        return _Loaded(stored, run, launch)
 
     def gradients(
         self, kept: Kept | None, tangents: Sequence[torch.Tensor | None]

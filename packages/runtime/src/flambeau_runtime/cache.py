@@ -272,6 +272,11 @@ def unwritable(root: Path, error: OSError) -> CacheError:
     )
 
 
+def is_key(text: object) -> bool:
+    """Whether this can be what `key_of` gave."""
+    return _matches(_DIGEST, text)
+
+
 def _matches(pattern: re.Pattern[str], text: object) -> bool:
     return isinstance(text, str) and pattern.fullmatch(text) is not None
 
