@@ -166,3 +166,36 @@ def test_numbers_of_operators_without_a_rule_specialise() -> None:
     )
     with pytest.raises(Exception, match="dynamic"):
         compiled(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_settings_of_convolutions_that_vary(
+    transposed: bool, dims: int, dtype: torch.dtype
+) -> None:
+    """Strides, paddings and dilations that are arguments are symbolic sizes, too."""
+    torch.manual_seed(0)
+
+    def program(
+        x: torch.Tensor, weight: torch.Tensor, stride: int, padding: int, dilation: int
+    ) -> torch.Tensor:
+        name = f"conv{'_transpose' if transposed else ''}{dims}d"
+        rest = {"output_padding": padding} if transposed else {}
+        return getattr(F, name)(
+            x, weight, stride=stride, padding=padding, dilation=dilation, **rest
+        )
+
+    compiled = flambeau.compile(program, dynamic=True)
+    for size, stride, padding, dilation in ((9, 2, 1, 2), (9, 3, 2, 2), (12, 3, 0, 1)):
+        x = torch.randn(2, 16, *(size for _ in range(dims)), dtype=dtype)
+        weight = torch.randn(16, 16, *(3 for _ in range(dims)), dtype=dtype)
+        results = []
+        for function in (program, compiled):
+            given = [each.clone().requires_grad_() for each in (x, weight)]
+            result = function(*given, stride, padding, dilation)
+            results.append((result, *torch.autograd.grad(result.sum(), given)))
+        torch.testing.assert_close(results[1], results[0])
+    explanation = flambeau.explain(compiled)
+    assert not explanation.breaks
+    assert all(graph.fallback is None for graph in explanation.graphs)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.sizes import hint_of
+from flambeau_prims.sizes import hint_of, known_eq
 
 if TYPE_CHECKING:
     from flambeau_prims.graph import Node, Value
@@ -65,10 +65,10 @@ def winograd_convolution(node: Node) -> WinogradConvolution | None:
         return None
     x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
     (out,) = node.outputs
-    if out is None or any(output_padding):
+    if out is None or not _are(0, output_padding):
         return None
     margin = _margin(padding, transposed)
-    if margin is None or groups != 1 or not _steps_by_one(stride, dilation):
+    if margin is None or groups != 1 or not _are(1, stride, dilation):
         return None
     if not _fits(x.spec, weight.spec, out.spec):
         return None
@@ -83,9 +83,9 @@ def has_winograd_gradient(node: Node) -> bool:
         node.args
     )
     out = node.outputs[0]
-    if out is None or not mask[0] or any(output_padding) or groups != 1:
+    if out is None or not mask[0] or not _are(0, output_padding) or groups != 1:
         return False
-    if _margin(padding, not transposed) is None or not _steps_by_one(stride, dilation):
+    if _margin(padding, not transposed) is None or not _are(1, stride, dilation):
         return False
     return _fits(gradient.spec, weight.spec, out.spec)
 
@@ -102,7 +102,9 @@ def winograd_gradient(node: Node, *, alone: bool = True) -> WinogradGradient | N
     out = node.outputs[1]
     if out is None or (alone and list(mask) != [False, True, False]):
         return None
-    if transposed or any(output_padding) or groups != 1 or not _steps_by_one(stride, dilation):
+    if transposed or not _are(0, output_padding) or groups != 1:
+        return None
+    if not _are(1, stride, dilation):
         return None
     margin = _margin(padding, transposed)
     if margin is None or not _fits(x.spec, weight.spec, gradient.spec):
@@ -112,8 +114,9 @@ def winograd_gradient(node: Node, *, alone: bool = True) -> WinogradGradient | N
     return WinogradGradient(x, gradient, out, margin)
 
 
-def _steps_by_one(*settings: Any) -> bool:
-    return all(isinstance(size, int) and size == 1 for each in settings for size in each)
+def _are(value: int, *settings: Any) -> bool:
+    """Whether all sizes of these settings are known to have this value."""
+    return all(known_eq(size, value) for each in settings for size in each)
 
 
 def _margin(padding: Any, transposed: bool) -> tuple[int, int] | None:

@@ -21,6 +21,7 @@ import torch
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.primitives import PRIMS
+from flambeau_prims.sizes import known_eq
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def _is_over_patches(node: Node) -> bool:
         and x.spec.ndim == len(window) + 2
         and spread == tuple(window)
         and prod(window) > 1
-        and not any(padding)
-        and all(step == 1 for step in dilation)
+        and all(known_eq(size, 0) for size in padding)
+        and all(known_eq(step, 1) for step in dilation)
         and x.spec.shape[1] % _ALIGNED != 0
         and all(size % part == 0 for size, part in zip(x.spec.shape[2:], window, strict=True))
     )
