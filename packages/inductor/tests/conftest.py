@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import zlib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def _names_levels(item) -> bool:
     return item.get_closest_marker("every_level") is not None or any(
         isinstance(value, str) and value in isa.LEVELS for value in parameters
     )
+
+
+@pytest.fixture(autouse=True)
+def _seed(request):
+    """Each test draws its own inputs, the same ones in every run, whichever tests run beside it."""
+    seed = zlib.crc32(f"{request.path.name}::{request.node.name}".encode())
+    # `torch.manual_seed` formats the stack of its call for each kind of device.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
 
 
 class GraphTester:

@@ -218,6 +218,26 @@ EXPORT void quotient(const int64_t *given, int64_t *result, double *root) {
 """Needs the C library, the mathematical library and the compiler's own."""
 
 
+INITIALISED_ONCE = (
+    HEAD
+    + """
+extern "C" long random();
+EXPORT void first(long *result) {
+  static const long kept = random() % 2 + 3;
+  *result = kept;
+}
+"""
+)
+"""Needs the C++ library: its guard of what threads initialise."""
+
+
+def test_a_kernel_that_needs_more_libraries_gets_them(fresh):
+    (library,) = cpp.load_libraries([INITIALISED_ONCE], fresh)
+    result = torch.zeros(1, dtype=torch.int64)
+    library.first(ctypes.c_void_p(result.data_ptr()))
+    assert result.item() in (3, 4)
+
+
 @pytest.mark.parametrize("flags", [(), ("-O1",), ("-fsanitize=undefined",)], ids=str)
 def test_libraries_that_a_kernel_can_need(fresh, flags):
     """Flags of the user's can ask for more."""

@@ -11,6 +11,7 @@ torch's thread pool and thread count serve kernels too.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import platform
 import re
@@ -62,6 +63,7 @@ WORDS = 2000
 _FULL_DISK = ("No space left on device", "Disk quota exceeded")
 _DEFECT = "internal compiler error"
 _CRASH = ("signal terminated program", _DEFECT)
+_NOT_FOUND = "undefined reference"
 _MILDER_FLAGS = (("-O2",), ("-O1", "-fno-tree-vectorize"))
 """Tried one after the other where an optimisation of the compiler fails on a text (GCC 12 does)."""
 
@@ -82,6 +84,11 @@ class Toolchain:
     def key(self, text: str) -> str:
         """The cache key of a Source."""
         return key_of("cpp", self.identity, "\0".join(self.flags), "\0".join(self.libraries), text)
+
+    def with_all_libraries(self) -> Toolchain:
+        """This toolchain with the libraries that the compiler links by default."""
+        libraries = tuple(each for each in self.libraries if each not in LEAN_LIBRARIES)
+        return dataclasses.replace(self, libraries=libraries)
 
 
 def toolchain(options: RuntimeOptions) -> Toolchain:
@@ -228,6 +235,8 @@ def _compile(tools: Toolchain, text: str, key: str, folder: Path, cache: Cache) 
     symbol = binding("cpp", key)
     mark = f'\nextern "C" __attribute__((visibility("default"))) const char {symbol} = 0;\n'
     library, words = _run_compiler(tools, text + mark, folder / key)
+    if library is None and _NOT_FOUND in words:
+        library, words = _run_compiler(tools.with_all_libraries(), text + mark, folder / key)
     for milder in _MILDER_FLAGS:
         if library is not None or _DEFECT not in words:
             break

@@ -306,13 +306,10 @@ template <class E, int bytes, class V> INLINE E sum_of_lanes(V v) {
 
 MULTIPLY_TILES = """\
 // The tile unit (AMX): 2 x 2 tiles of 16 x 16 sums, 16 words deep; what is left over by vectors.
-// The kernel gives a process its tile registers when it asks (arch_prctl, ARCH_REQ_XCOMP_PERM).
+// Linux gives a process its tile registers when it asks (arch_prctl, ARCH_REQ_XCOMP_PERM), here as the library is loaded.
 #if defined(__AMX_BF16__) || defined(__AMX_INT8__)
 extern "C" long syscall(long, ...) noexcept;
-static bool may_use_tiles() {
-  static const bool may = syscall(158, 0x1023, 18) == 0;
-  return may;
-}
+static const bool may_use_tiles = syscall(158, 0x1023, 18) == 0;
 #define TILE_LOAD(tile, from, stride) \\
   asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(stride) : "memory")
 #define TILE_STORE(tile, to, stride) \\
@@ -336,7 +333,7 @@ static void multiply_tiles(
 #if defined(__AMX_BF16__) || defined(__AMX_INT8__)
   typedef typename STEP::element E;
   const int64_t whole = steps / 16 * 16;
-  if (count >= 32 && whole && may_use_tiles()) {
+  if (count >= 32 && whole && may_use_tiles) {
     tile_settings settings __attribute__((aligned(64))) = {};
     settings.palette = 1;
     for (int tile = 0; tile < 8; ++tile) settings.row_bytes[tile] = 64, settings.rows[tile] = 16;
