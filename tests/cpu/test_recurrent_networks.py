@@ -53,6 +53,7 @@ def leaves(tree: Any) -> list[torch.Tensor]:
 
 
 def same(found: Any, want: Any) -> None:
+    assert pytree.tree_structure(found) == pytree.tree_structure(want)
     for ours, theirs in zip(leaves(found), leaves(want), strict=True):
         torch.testing.assert_close(ours, theirs)
         assert (ours.stride(), ours.requires_grad) == (theirs.stride(), theirs.requires_grad)
