@@ -53,6 +53,7 @@ def leaves(tree: Any) -> list[torch.Tensor]:
 
 
 def same(found: Any, want: Any) -> None:
+    assert pytree.tree_structure(found) == pytree.tree_structure(want)
     for ours, theirs in zip(leaves(found), leaves(want), strict=True):
         torch.testing.assert_close(ours, theirs)
         assert (ours.stride(), ours.requires_grad) == (theirs.stride(), theirs.requires_grad)
@@ -146,3 +147,29 @@ def test_a_network_without_steps_raises_as_eagerly() -> None:
     with pytest.raises(RuntimeError) as found:
         compiled(torch.randn(3, 0, 4))
     assert str(found.value) == str(want.value)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru_of_two_directions", "rnn_tanh"])
+def test_weights_that_the_graph_computes(name: str) -> None:
+    """The module keeps its weights, and weak references to them, in lists of its own."""
+    torch.manual_seed(0)
+    module = MODULES[name]()
+    twin = copy.deepcopy(module)
+    x = torch.randn(3, 7, 4)
+
+    def halved(model: nn.Module, x: torch.Tensor) -> Any:
+        weights = {name: weight * 0.5 for name, weight in model.named_parameters()}
+        return torch.func.functional_call(model, weights, (x,))
+
+    for each in (module, twin):
+        nn.utils.parametrizations.weight_norm(each.network, "weight_hh_l0")
+    plain = copy.deepcopy(module)
+    for function in (halved, lambda model, x: model(x)):
+        found = flambeau.compile(function, fullgraph=True)(twin, x)
+        want = function(module, x)
+        same(found, want)
+        for result in (want, found):
+            sum(leaf.square().sum() for leaf in leaves(result)).backward()
+        for ours, theirs in zip(twin.parameters(), module.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad)
+    same(twin(x), plain(x))

@@ -72,6 +72,27 @@ class Statistics(nn.Module):
         return x + y.view_as(x) * scale
 
 
+class Encoder(nn.TransformerEncoderLayer):
+    """torch's encoder layer, whose relu the backward asks for the places of its zeros."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, 2, 24, dropout=0.0, batch_first=True)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * scale
+
+
+class Convolution(nn.Module):
+    """A residual convolution with a relu."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return x + self.conv(x.mT).relu().mT * scale
+
+
 class Layers(nn.Module):
     """Layers one behind the other."""
 
@@ -104,6 +125,16 @@ def wider_in_the_middle(count: int) -> Layers:
     layers = plain(count)
     layers.layers[count // 2] = Block(width=40)
     return layers
+
+
+def encoders(count: int) -> Layers:
+    """Equal encoder layers."""
+    return Layers([Encoder() for _ in range(count)])
+
+
+def convolutions(count: int) -> Layers:
+    """Equal convolutions."""
+    return Layers([Convolution() for _ in range(count)])
 
 
 def shared_weights(count: int) -> Layers:
@@ -214,9 +245,9 @@ def counts_calls(count: int) -> Layers:
 STACKS: dict[str, Callable[[int], Layers]] = {
     make.__name__: make
     for make in (
-        plain, odd_in_the_middle, wider_in_the_middle, shared_weights, shared_scale,
-        every_second_shared, every_second_attends, writes_statistics, long_skips, returns_all,
-        nested, counts_calls,
+        plain, odd_in_the_middle, wider_in_the_middle, encoders, convolutions, shared_weights,
+        shared_scale, every_second_shared, every_second_attends, writes_statistics, long_skips,
+        returns_all, nested, counts_calls,
     )
 }  # fmt: skip
 
@@ -403,7 +434,9 @@ def derived(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Any]]:
     return results
 
 
-@pytest.mark.parametrize("name", ["plain", "shared_weights", "shared_scale"])
+@pytest.mark.parametrize(
+    "name", ["plain", "encoders", "convolutions", "shared_weights", "shared_scale"]
+)
 def test_trace_does_not_grow(name: str, derived: list[tuple[int, Any]]) -> None:
     """Twelve layers more are traced, transformed and parted for nothing."""
     for layers in (32, 44):
@@ -432,7 +465,7 @@ def text_of(graph: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize("layer", [Block, Attention, lambda: Block(dropout=0.5)])
+@pytest.mark.parametrize("layer", [Block, Attention, Encoder, lambda: Block(dropout=0.5)])
 def test_partition_is_that_of_the_whole_graph(
     layer: Callable[[], nn.Module], requires_grad: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,14 +1,15 @@
-"""`python -m tools.fuzz [tensors|python|calls|collectives|control-flow|stored|launches]`: compare
-random programs, print those that differ, shrunk; exit status 1 if there are any.
+"""`python -m tools.fuzz [tensors|python|calls|collectives|control-flow|layers|stored|launches]`:
+compare random programs, print those that differ, shrunk; exit status 1 if there are any.
 
 tensors: straight tensor programs against eager, by seed. python: Python programs with tensors in
 them, made by hypothesis. calls: single calls of methods, functions and builtins, mostly with
 arguments that they refuse. collectives: programs that communicate, in two processes, by seed, up to
 the first that differs. control-flow: programs of torch.cond, while_loop, scan, map and
-associative_scan, in function transforms too, against plain Python, by seed; not shrunk. stored:
-programs that one process stores and the next ones find edited, against eager, by seed. launches:
-what users do around compiled calls (hold outputs, change weights, use streams), against eager, by
-seed; on a GPU, most calls are replays of recorded CUDA graphs.
+associative_scan, in function transforms too, against plain Python, by seed; not shrunk. layers:
+stacks of equal layers in training, against eager, by seed. stored: programs that one process stores
+and the next ones find edited, against eager, by seed. launches: what users do around compiled calls
+(hold outputs, change weights, use streams), against eager, by seed; on a GPU, most calls are
+replays of recorded CUDA graphs.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ import argparse
 import os
 import sys
 
+KINDS = (
+    "tensors", "python", "calls", "collectives", "control-flow", "layers", "stored", "launches",
+)  # fmt: skip
+
 
 def main() -> int:
     """Run the programs of seeds S .. S + N - 1 (tensors), or N drawn from seed S (python)."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
-    kinds = ("tensors", "python", "calls", "collectives", "control-flow", "stored", "launches")
-    parser.add_argument("kind", nargs="?", choices=kinds, default="tensors")
+    parser.add_argument("kind", nargs="?", choices=KINDS, default="tensors")
     parser.add_argument("--programs", type=int, default=200, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
     parser.add_argument("--dynamic", action="store_true", help="compile for symbolic sizes")
     parser.add_argument(
         "--backend",
-        help="tensors: inductor, python and calls: eager, control-flow: aot_eager by default",
+        help="tensors, layers: inductor, python, calls: eager, control-flow: aot_eager by default",
     )
     parser.add_argument(
         "--sanitize", action="store_true", help="tensors: kernels under the address sanitizer"
@@ -49,6 +53,12 @@ def main() -> int:
         dynamic = True if options.dynamic else None
         backend = options.backend or "aot_eager"
         return report_control_flow(options.programs, options.seed, dynamic, backend)
+    if options.kind == "layers":
+        from tools.fuzz.layers.check import report as report_layers
+
+        dynamic = True if options.dynamic else None
+        backend = options.backend or "inductor"
+        return report_layers(options.programs, options.seed, dynamic=dynamic, backend=backend)
     if options.kind == "calls":
         from tools.fuzz.calls import report as report_calls
 

@@ -146,6 +146,22 @@ def test_repeated_calls_stand_right_before_their_use():
             assert min(users) - position[node] < 12
 
 
+def test_what_is_computed_to_be_saved_stands_behind_what_it_reads():
+    def program(x, w):
+        for _ in range(4):
+            x = x + (x @ w).relu() * 0.5
+        return (x,)
+
+    part = part_of_program(program, [torch.randn(8, 8, requires_grad=True) for _ in range(2)])
+    nodes = part.forward.nodes
+    saved = {part.forward.outputs[at] for kind, at in part.saved if kind == "output"}
+    masks = [at for at, node in enumerate(nodes) if node.outputs[0].spec.dtype is torch.bool]
+    assert len(masks) == 4
+    for at in masks:
+        assert nodes[at].outputs[0] in saved
+        assert set(nodes[at].operands()) <= set(nodes[at - 1].outputs)
+
+
 def test_long_chains_are_cut():
     def program(x):
         y = x * 1.5

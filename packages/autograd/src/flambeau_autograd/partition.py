@@ -231,8 +231,11 @@ def _build(joint: _Joint, copies: dict[Value, Value], forward_nodes: list[Node])
 
 
 def _with_producers(joint: _Joint, forward_nodes: list[Node], saved: Iterable[Value]) -> list[Node]:
-    """The forward's calls, and those that only saved Values need, in the joint graph's order."""
-    needed = set(forward_nodes)
+    """The forward's calls in the joint graph's order, and those that only saved Values need, right
+    behind what they read: there they repeat where equal layers do.
+    """
+    calls = set(forward_nodes)
+    needed = set(calls)
     pending = [value.producer for value in saved if value.producer is not None]
     while pending:
         node = pending.pop()
@@ -241,7 +244,15 @@ def _with_producers(joint: _Joint, forward_nodes: list[Node], saved: Iterable[Va
             pending.extend(
                 value.producer for value in node.operands() if value.producer is not None
             )
-    return [node for node in joint.graph.nodes if node in needed]
+    place: dict[Node, tuple[int, int]] = {}
+    for index, node in enumerate(joint.graph.nodes):
+        if node in calls:
+            place[node] = index, index
+        elif node in needed:
+            producers = [value.producer for value in node.operands()]
+            read = [place[producer][0] for producer in producers if producer is not None]
+            place[node] = max(read, default=-1), index
+    return sorted(needed, key=place.__getitem__)
 
 
 def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:

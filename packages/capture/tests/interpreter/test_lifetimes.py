@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from captured import compiled
+from captured import compiled, run_graph
 
 import flambeau_capture
 
@@ -359,3 +359,48 @@ def test_a_dead_class_does_not_hinder_capture() -> None:
     x = torch.ones(2)
     assert torch.equal(fn(x), program(x))
     assert len(graphs) == 2
+
+
+class Linked:
+    """A node of a tree, whose children refer to it weakly."""
+
+    def __init__(self, x: torch.Tensor, parent: Linked | None = None) -> None:
+        self.x, self.children = x, []
+        self.parent = None if parent is None else weakref.ref(parent)
+
+
+def tree_of(x: torch.Tensor) -> Linked:
+    root = Linked(x + 1)
+    root.children.append(Linked(x * 2, root))
+    return root
+
+
+def child_of_a_dead_parent(x: torch.Tensor) -> Linked:
+    return Linked(x * 2, Linked(x + 1))
+
+
+def references_to_tensors(x: torch.Tensor) -> Any:
+    y, z = x + 1, x * 2
+    return [y, weakref.ref(y), weakref.ref(y), weakref.ref(z), weakref.ref(x)]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_weak_references_are_returned(eager: bool) -> None:
+    def call(function: Callable[..., Any]) -> Any:
+        if eager:
+            return function
+        options = flambeau_capture.CaptureOptions(fullgraph=True)
+        return flambeau_capture.compile(function, backend=run_graph, options=options)
+
+    x = torch.randn(3)
+    root = call(tree_of)(x)
+    assert root.children[0].parent() is root
+    reference = weakref.ref(root.children[0])
+    del root
+    gc.collect()
+    assert reference() is None
+    assert call(child_of_a_dead_parent)(x).parent() is None
+    y, first, second, dead, of_input = call(references_to_tensors)(x)
+    assert first() is y and first is second and dead() is None and of_input() is x
+    del y
+    assert first() is None

@@ -13,6 +13,7 @@ import enum
 import functools
 import re
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,6 +74,15 @@ from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
+
+
+class _Referent:
+    """What a weak reference referred to that the frame has let go."""
+
+
+def _dead_reference() -> weakref.ref[Any]:
+    return weakref.ref(_Referent())
+
 
 _LOCK = type(_thread.allocate_lock())
 _WRAPPERS = (LRU_CACHE, staticmethod, classmethod)
@@ -313,6 +323,13 @@ class Rebuilder:
             raise GraphBreak("unsupported-result", "a lock that the frame holds outlives it")
         return CallRecipe(_thread.allocate_lock if is_plain else _thread.RLock, ())
 
+    def _weak_reference(self, value: Any) -> Recipe:
+        """A weak reference to what is rebuilt, which lives if something else holds it."""
+        referent = value()
+        if referent is None:
+            return CallRecipe(_dead_reference, ())
+        return CallRecipe(weakref.ref, (self.recipe(referent),))
+
     def _view(self, value: Any) -> Recipe:
         raise GraphBreak(
             "unsupported-result",
@@ -401,6 +418,7 @@ _BUILDERS: dict[type, Any] = {
     types.SimpleNamespace: Rebuilder._namespace,
     _LOCK: Rebuilder._lock,
     _thread.RLock: Rebuilder._lock,
+    weakref.ref: Rebuilder._weak_reference,
     **dict.fromkeys(_DICT_VIEWS, Rebuilder._view),
 }
 

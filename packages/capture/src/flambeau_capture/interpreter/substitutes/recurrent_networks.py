@@ -48,8 +48,8 @@ def _is_packed(args: Any) -> bool:
     return isinstance(args[1], torch.Tensor) and args[1].dtype is torch.int64
 
 
-def _results(hidden: Any, args: Any, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Tensors such as the results, with what autograd knows of these."""
+def _results(hidden: Any, args: Any, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Tensors such as the results, in a tuple as these, with what autograd knows of them."""
     is_packed = _is_packed(args)
     data = args[0]
     hx, params, *_, is_bidirectional, batch_first = args[2:] + (False,) if is_packed else args[1:]
@@ -59,10 +59,8 @@ def _results(hidden: Any, args: Any, dtype: torch.dtype) -> list[torch.Tensor]:
     width = states[0].shape[-1] * (2 if is_bidirectional else 1)
     output = data.new_zeros(*steps_first, width, dtype=dtype)
     seed = sum(tensor.flatten()[:0].sum(dtype=dtype) for tensor in (data, *states, *params))
-    return [
-        (output.transpose(0, 1) if batch_first else output) + seed,
-        *[state.new_zeros(state.shape, dtype=dtype) + seed for state in states],
-    ]
+    last = [state.new_zeros(state.shape, dtype=dtype) + seed for state in states]
+    return ((output.transpose(0, 1) if batch_first else output) + seed, *last)
 
 
 def _network(function: Any, hidden: Callable[[Any], tuple[Any, ...]]) -> None:
@@ -87,7 +85,7 @@ def _network(function: Any, hidden: Callable[[Any], tuple[Any, ...]]) -> None:
             if to is not None and dtype is not torch.float64:  # which autocast leaves as it is
                 dtype = to
 
-        def like(*given: Any) -> list[torch.Tensor]:
+        def like(*given: Any) -> tuple[torch.Tensor, ...]:
             return _results(hidden, given[len(leading) :], dtype)
 
         is_random = dropout > 0 and is_training

@@ -1,0 +1,1 @@
+"""Random stacks of equal layers in training: `python -m tools.fuzz layers`."""
