@@ -10,6 +10,7 @@ compared with eager's.
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import contextvars
 import enum
@@ -598,6 +599,18 @@ def second_derivatives() -> Any:
 @trained(_with_a_write)
 def a_write_before_the_backward() -> Any:
     return lambda x, y: (x * y * x).sin(), (x(), x())
+
+
+@same
+def an_entry_that_a_factory_would_make() -> Any:
+    def counts(x: torch.Tensor, seen: collections.defaultdict[str, Any]) -> Any:
+        if len(seen) == 0:
+            seen["a"]["b"] = x.sin()
+            return x * 2
+        return x + seen["a"]["b"]
+
+    seen: Any = collections.defaultdict(dict)
+    return counts, [(x(), seen), (x(), seen)]
 
 
 # ---------------------------------------------------------------- the same, in pieces
