@@ -869,6 +869,15 @@ def a_trained_number() -> Any:
     return lambda x: (x[:, : x.shape[0]] * x.shape[0]).sin(), _rows(4, 5)
 
 
+@same
+@trained(_gradients)
+def a_bound_that_a_later_one_implies() -> Any:
+    def joined(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.cat([x, y]).view(-1, 2, 4).sum(1) * x.shape[0] + (y.shape[0] > 3)
+
+    return joined, [(torch.randn(n, 4), torch.randn(4, 4)) for n in (6, 8)]
+
+
 IN_PIECES = (
     elements_of_a_mask, no_element_of_a_mask, positions_of_elements, a_number_of_the_data,
     writes_around_a_mask, tokens_of_experts, a_branch_by_data, a_branch_in_a_branch,
@@ -885,7 +894,7 @@ for program in IN_PIECES:
 
 for name in (
     "trained_sizes", "some_results_of_sizes", "second_derivatives_of_sizes",
-    "a_write_before_the_backward_of_sizes", "a_trained_number",
+    "a_write_before_the_backward_of_sizes", "a_trained_number", "a_bound_that_a_later_one_implies",
 ):  # fmt: skip
     OPTIONS[name] = {"dynamic": True}
 
