@@ -601,6 +601,36 @@ def a_write_before_the_backward() -> Any:
     return lambda x, y: (x * y * x).sin(), (x(), x())
 
 
+class Named(typing.NamedTuple):
+    first: torch.Tensor
+    second: float = 2.5
+
+
+@same
+def a_named_tuple_that_is_made() -> Any:
+    return lambda x: (Named(x.sin())._replace(second=3.0), x * Named(x).second), (x(),)
+
+
+@same
+def packed_sequences() -> Any:
+    def pack(x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, False)
+        return nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0] * 2
+
+    return pack, (torch.randn(3, 4, 2), torch.tensor([2, 4, 1]))
+
+
+def _with_globals(**names: Any) -> Any:
+    exec("def scaled(x): return x * SCALE", names)
+    return names["scaled"]
+
+
+@same
+def a_function_with_globals_that_are_no_modules() -> Any:
+    scaled = _with_globals(SCALE=2.0, __name__="nowhere")
+    return lambda x: scaled(x) + 1, (x(),)
+
+
 @same
 def an_entry_that_a_factory_would_make() -> Any:
     def counts(x: torch.Tensor, seen: collections.defaultdict[str, Any]) -> Any:
@@ -981,6 +1011,22 @@ class Key:
 
     def __hash__(self) -> int:
         return 1
+
+
+@changed
+def a_number_among_globals_that_are_no_modules() -> Any:
+    scaled = _with_globals(SCALE=chosen(2.0, 3.0), __name__="nowhere")
+    return lambda x: scaled(x) - 1, (x(),)
+
+
+class Other(typing.NamedTuple):
+    first: torch.Tensor
+    second: float = chosen(2.5, 3.5)
+
+
+@changed
+def another_default_of_a_named_tuple() -> Any:
+    return lambda x: x * Other(x).second, (x(),)
 
 
 @changed
