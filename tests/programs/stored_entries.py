@@ -1279,6 +1279,14 @@ _with(
     "method_of_tensors", _patched(torch.Tensor, "norm", lambda self: self * 0), lambda x: x.norm()
 )
 _with(
+    "view_of_tensors", _patched(torch.Tensor, "T", property(lambda self: self * 3)), lambda x: x.T
+)
+_with(
+    "attribute_of_tensors",
+    _patched(torch.Tensor, "itemsize", property(lambda self: 3)),
+    lambda x: x * x.itemsize,
+)
+_with(
     "method_of_a_module_of_torch",
     _patched(nn.Softsign, "forward", lambda self, x: x * 5),
     nn.Softsign(),
