@@ -259,3 +259,37 @@ def test_an_entry_is_withdrawn_once() -> None:
         VIOLATED.add(state, entry.info, failure)
         assert state._withdraw(entry)
     assert state._made == 0 and not state.entries
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, number: int, width: int, slope: float) -> None:
+        super().__init__()
+        self.number, self.slope = number, slope
+        self.linear = torch.nn.Linear(4, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.leaky_relu(self.linear(x), self.slope)
+        return y.sum(-1, keepdim=True) * self.number
+
+
+def scaled(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x.sin() * number
+
+
+@pytest.mark.parametrize(
+    "function", [lambda n: Layer(n, 3, 0.5), lambda n: Layer(2, n + 1, n / 8), scaled]
+)
+def test_each_of_many_equal_layers_has_its_entry(
+    function: Callable[[int], Callable[..., Any]],
+) -> None:
+    def events() -> set[str]:
+        seen = set()
+        for number in range(12):
+            compiled = flambeau.compile(function(number))
+            compiled(torch.ones(2, 4))
+            state = state_of(getattr(compiled, "_compiled", compiled))
+            seen |= {event.kind for event in state.events}
+        return seen
+
+    assert events() == {"capture"}
+    assert events() == {"stored"}

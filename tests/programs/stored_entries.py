@@ -10,6 +10,7 @@ compared with eager's.
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import contextvars
 import enum
@@ -600,6 +601,48 @@ def a_write_before_the_backward() -> Any:
     return lambda x, y: (x * y * x).sin(), (x(), x())
 
 
+class Named(typing.NamedTuple):
+    first: torch.Tensor
+    second: float = 2.5
+
+
+@same
+def a_named_tuple_that_is_made() -> Any:
+    return lambda x: (Named(x.sin())._replace(second=3.0), x * Named(x).second), (x(),)
+
+
+@same
+def packed_sequences() -> Any:
+    def pack(x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, False)
+        return nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0] * 2
+
+    return pack, (torch.randn(3, 4, 2), torch.tensor([2, 4, 1]))
+
+
+def _with_globals(**names: Any) -> Any:
+    exec("def scaled(x): return x * SCALE", names)
+    return names["scaled"]
+
+
+@same
+def a_function_with_globals_that_are_no_modules() -> Any:
+    scaled = _with_globals(SCALE=2.0, __name__="nowhere")
+    return lambda x: scaled(x) + 1, (x(),)
+
+
+@same
+def an_entry_that_a_factory_would_make() -> Any:
+    def counts(x: torch.Tensor, seen: collections.defaultdict[str, Any]) -> Any:
+        if len(seen) == 0:
+            seen["a"]["b"] = x.sin()
+            return x * 2
+        return x + seen["a"]["b"]
+
+    seen: Any = collections.defaultdict(dict)
+    return counts, [(x(), seen), (x(), seen)]
+
+
 # ---------------------------------------------------------------- the same, in pieces
 
 
@@ -856,6 +899,15 @@ def a_trained_number() -> Any:
     return lambda x: (x[:, : x.shape[0]] * x.shape[0]).sin(), _rows(4, 5)
 
 
+@same
+@trained(_gradients)
+def a_bound_that_a_later_one_implies() -> Any:
+    def joined(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.cat([x, y]).view(-1, 2, 4).sum(1) * x.shape[0] + (y.shape[0] > 3)
+
+    return joined, [(torch.randn(n, 4), torch.randn(4, 4)) for n in (6, 8)]
+
+
 IN_PIECES = (
     elements_of_a_mask, no_element_of_a_mask, positions_of_elements, a_number_of_the_data,
     writes_around_a_mask, tokens_of_experts, a_branch_by_data, a_branch_in_a_branch,
@@ -872,7 +924,7 @@ for program in IN_PIECES:
 
 for name in (
     "trained_sizes", "some_results_of_sizes", "second_derivatives_of_sizes",
-    "a_write_before_the_backward_of_sizes", "a_trained_number",
+    "a_write_before_the_backward_of_sizes", "a_trained_number", "a_bound_that_a_later_one_implies",
 ):  # fmt: skip
     OPTIONS[name] = {"dynamic": True}
 
@@ -959,6 +1011,22 @@ class Key:
 
     def __hash__(self) -> int:
         return 1
+
+
+@changed
+def a_number_among_globals_that_are_no_modules() -> Any:
+    scaled = _with_globals(SCALE=chosen(2.0, 3.0), __name__="nowhere")
+    return lambda x: scaled(x) - 1, (x(),)
+
+
+class Other(typing.NamedTuple):
+    first: torch.Tensor
+    second: float = chosen(2.5, 3.5)
+
+
+@changed
+def another_default_of_a_named_tuple() -> Any:
+    return lambda x: x * Other(x).second, (x(),)
 
 
 @changed
@@ -1209,6 +1277,14 @@ _with(
 )
 _with(
     "method_of_tensors", _patched(torch.Tensor, "norm", lambda self: self * 0), lambda x: x.norm()
+)
+_with(
+    "view_of_tensors", _patched(torch.Tensor, "T", property(lambda self: self * 3)), lambda x: x.T
+)
+_with(
+    "attribute_of_tensors",
+    _patched(torch.Tensor, "itemsize", property(lambda self: 3)),
+    lambda x: x * x.itemsize,
 )
 _with(
     "method_of_a_module_of_torch",

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flambeau_prims import sizes
-from flambeau_prims.size_floats import FloatExpr, as_float, float_of, floor_of
+from flambeau_prims.size_floats import FloatExpr, as_float, ask, float_of, floor_of, named_symbol
+from flambeau_prims.size_text import read_condition
 from flambeau_prims.sizes import Expr, SizeEnv
 from flambeau_prims.spec import Spec
 
@@ -232,3 +233,16 @@ def test_floats():
     assert len(env.guards) == 1
     assert as_float(scale) == 0.25
     assert [str(guard) for guard in env.guards if guard.op == "=="] == ["s0 == 16"]
+
+
+def test_guards_that_are_read_in_their_order_are_the_same():
+    env = SizeEnv()
+    rows, columns = env.symbol(6, "rows"), env.symbol(4, "columns")
+    assert sizes.ge(columns, 2)
+    assert sizes.ge(rows * columns, 9)
+    assert sizes.ge(columns, 4) and sizes.ge(rows, 3)  # which imply the one before
+    again = SizeEnv()
+    symbols = {name: named_symbol(again, name, atom.hint) for name, atom in env.symbols.items()}
+    for guard in env.guards:
+        assert ask(read_condition(str(guard), symbols))
+    assert list(map(str, again.guards)) == list(map(str, env.guards))

@@ -353,7 +353,7 @@ class DictEntry(Source):
         return f"{base}[{getattr(key, '__name__', f'<{type(key).__name__}>')}]"
 
     def read(self, base: Any) -> Any:
-        return dict.__getitem__(base, self.key)
+        return dict_entry(base, self.key)
 
 
 @interned
@@ -379,7 +379,7 @@ class DictEntryOf(Source):
     template = "{0.base}[{0.key}]"
 
     def read(self, base: Any, key: Any) -> Any:
-        return dict.__getitem__(base, key)
+        return dict_entry(base, key)
 
 
 @interned
@@ -557,6 +557,14 @@ class Absent:
 
 
 ABSENT = Absent()
+
+
+def dict_entry(mapping: dict[Any, Any], key: Any) -> Any:
+    """`mapping[key]` past `__missing__`, which `dict.__getitem__` calls."""
+    found = dict.get(mapping, key, ABSENT)
+    if found is ABSENT:
+        raise KeyError(key)
+    return found
 
 
 def lookup_in_type(cls: Any, name: str) -> Any:

@@ -201,6 +201,7 @@ class Ranges:
         left = self._env.make({m: c for m, c in form if c > 0})
         right = self._env.make({m: -c for m, c in form if c < 0})
         key = (op, form, value if op == "!=" else None)
+        self._guards.pop(key, None)  # a tighter one is known from here on, not before
         if not isinstance(right, int) and (op, value) in ((">=", 1), ("<=", -1)):
             # Between two symbolic sides a strict relation reads better.
             self._guards[key] = SizeGuard(op[0], left, right, where=self._env.place())

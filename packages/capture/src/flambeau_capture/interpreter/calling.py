@@ -25,7 +25,7 @@ from flambeau_capture.interpreter.frame import UNBOUND, run
 from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics.attribute_writes import store_attr
 from flambeau_capture.interpreter.semantics.attributes import load_attr, load_value
-from flambeau_capture.interpreter.semantics.formatting import fill_in, formattable
+from flambeau_capture.interpreter.semantics.formatting import fill_in, fill_in_map
 from flambeau_capture.interpreter.semantics.items import (
     check_receiver,
     lazy_dict_has,
@@ -462,8 +462,8 @@ def _call_str_method(
     name = function.__name__
     if name == "format":
         return fill_in(machine, receiver, args, kwargs)
-    if name == "format_map":
-        args = tuple(formattable(machine, arg) for arg in args)
+    if name == "format_map" and len(args) == 1 and not kwargs:
+        return fill_in_map(machine, receiver, args[0])
     if name == "join" and len(args) == 1 and not kwargs:
         items = list(args[0])
         if any(type(item) is DeferredString for item in items):

@@ -29,7 +29,7 @@ from flambeau_capture.stored.descriptions import (
     globals_held_by,
     module_named,
 )
-from flambeau_capture.stored.encoding import find_by_name, wrapped_functions
+from flambeau_capture.stored.encoding import find_by_name, globals_of, wrapped_functions
 from flambeau_capture.stored.generator_states import decode_known_state
 from flambeau_capture.stored.reasons import Stale
 from flambeau_prims.size_floats import Condition, float_of, named_symbol
@@ -233,6 +233,13 @@ def _held_globals(decoder: Decoder, name: str) -> dict[str, Any]:
     return held
 
 
+def _globals_of(decoder: Decoder, at: int) -> dict[str, Any]:
+    found = globals_of(decoder.object(at))
+    if found is None:
+        raise Stale("it is no function")
+    return found
+
+
 def _named(decoder: Decoder, name: str) -> Any:
     value = getattr(torch, name)
     if not isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
@@ -279,6 +286,7 @@ _READERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "weak": lambda decoder, at: weakref.ref(decoder.object(at)),
     "globals": _globals,
     "held_globals": _held_globals,
+    "globals_of": _globals_of,
     "spec": Decoder.spec,
     "state": lambda decoder, _: decoder.usual_state(),
     "tensor": _tensor,

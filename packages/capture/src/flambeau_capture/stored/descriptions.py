@@ -132,6 +132,8 @@ class Descriptions:
             return f"lru_cache {self._part(value.__wrapped__)}"
         if kind is functools.cached_property:
             return f"cached_property {value.attrname} {self._part(value.func)}"
+        if kind is dict and "__builtins__" in value:
+            return f"globals {value.get('__name__')!r}"  # guards compare what is read of them
         if kind is re.Pattern:
             return f"pattern {value.pattern!r} {value.flags}"
         if kind is _FIELD_OF_TUPLE:

@@ -112,6 +112,13 @@ class Encoder:
         """Whether a dict is the globals of the entry's function, which then is no module's."""
         return mapping is self._function.__globals__ and not is_module_globals(mapping)
 
+    def owner_of_globals(self, mapping: dict[Any, Any]) -> Any:
+        """A function in the table, or what wraps one in a class, that has these globals: those of
+        a named tuple's `__new__` are no module's.
+        """
+        owners = (obj for obj in self._objects if globals_of(obj) is mapping)
+        return next(owners, None)
+
     def spec(self, spec: Spec) -> int:
         """The number of a Spec, which is interned."""
         found = self._spec_at.get(spec)
@@ -337,6 +344,11 @@ def _dict(encoder: Encoder, value: dict[Any, Any]) -> Json:
         return {"globals": module}
     if module := is_held_globals(value):
         return {"held_globals": module}
+    owner = encoder.owner_of_globals(value)
+    if owner is not None:
+        return {"globals_of": encoder.object(owner)}
+    if "__builtins__" in value:  # globals of a function, which a guard compares
+        return {"object": encoder.object(value)}
     raise NotStorable("dict", str(value.get("__name__", "")))
 
 
@@ -438,6 +450,12 @@ def wrapped_functions(found: Any) -> Iterator[types.FunctionType]:
             return
         yield found
         found = found.__dict__.get("__wrapped__")
+
+
+def globals_of(obj: Any) -> dict[str, Any] | None:
+    """The globals of a function, perhaps within a static or class method; None of anything else."""
+    function = obj.__func__ if type(obj) in (staticmethod, classmethod) else obj
+    return function.__globals__ if type(function) is types.FunctionType else None
 
 
 def path_to_code(outer: types.CodeType, code: types.CodeType) -> list[int] | None:

@@ -413,7 +413,8 @@ def percent(machine: Machine, template: str, values: Any) -> Any:
     """`template % values`."""
     given = values if isinstance(values, tuple) else (values,)
     pending = holds_pending(values)
-    if not pending and not any(asks_python(machine, value) for value in given):
+    in_python = _has_items_in_python(machine, values)
+    if not (pending or in_python or any(asks_python(machine, value) for value in given)):
         return template % _percent_values(machine, values)
     found = list(_SPECIFIER.finditer(template))
     if not _takes(template, found, given):
@@ -433,6 +434,16 @@ def percent(machine: Machine, template: str, values: Any) -> Any:
             value = next(following) if key is None else load_item(machine, values, key)
             pieces.append(_one(machine, spec["form"], spec["type"], value))
     return concatenated((*pieces, template[end:]))
+
+
+def _has_items_in_python(machine: Machine, mapping: Any) -> bool:
+    """Whether a method of the program gives items of a mapping, or those that are missing."""
+    kind = type(mapping)
+    return issubclass(kind, dict) and (
+        python_method(machine, kind, "__missing__") is not None
+        or python_method(machine, kind, "__getitem__") is not None
+        or issubclass(kind, collections.defaultdict)
+    )
 
 
 def _percent_values(machine: Machine, values: Any) -> Any:
@@ -507,6 +518,13 @@ def fill_in(machine: Machine, template: str, args: Args, kwargs: Kwargs) -> Any:
     return _filled_in(machine, template, args, kwargs, itertools.count())
 
 
+def fill_in_map(machine: Machine, template: str, mapping: Any) -> Any:
+    """`template.format_map(mapping)`."""
+    if _has_items_in_python(machine, mapping):
+        return _filled_in(machine, template, (), mapping, itertools.count())
+    return template.format_map(concrete(formattable(machine, mapping)))
+
+
 def _filled_in(
     machine: Machine, template: str, args: Args, kwargs: Kwargs, numbers: Iterator[int]
 ) -> Any:
@@ -530,9 +548,11 @@ def _field(machine: Machine, field: str, args: Args, kwargs: Kwargs, numbers: It
     """What a replacement field names."""
     first = re.split(r"[.\[]", field, maxsplit=1)[0]
     position = next(numbers) if not first else int(first) if first.isdecimal() else None
+    if position is not None and type(kwargs) is not dict:
+        raise ValueError("Format string contains positional fields")
     if position is not None and position >= len(args):
         raise IndexError(f"Replacement index {position} out of range for positional args tuple")
-    value = kwargs[first] if position is None else args[position]
+    value = load_item(machine, kwargs, first) if position is None else args[position]
     steps = list(_STEP.finditer(field, len(first)))
     if sum(len(step[0]) for step in steps) != len(field) - len(first):
         raise GraphBreak("data-dependent", f"a field {field!r} is filled in with a tensor")

@@ -27,7 +27,7 @@ from flambeau_capture.interpreter.values.classes import (
 from flambeau_capture.interpreter.values.keys import native_key
 from flambeau_capture.interpreter.values.objects import DELETED
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.sources import CallOf, DictEntryOf, GlobalsDict
+from flambeau_capture.sources import ABSENT, CallOf, DictEntryOf, GlobalsDict
 from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
@@ -66,10 +66,7 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if method is not None:
         return machine.call(method, (obj, key), {})
     if isinstance(obj, dict):
-        key = native_key(machine, key, obj)
-        if machine.objects.is_known(obj):
-            return lazy_dict_item(machine, obj, key)
-        return _dict_item(machine, obj, key)
+        return dict_item(machine, obj, key)
     guard_native_read(machine, obj)
     return obj[as_index(machine, key) if kind in _SEQUENCES else key]
 
@@ -112,19 +109,22 @@ def _item_at_positions(machine: Machine, obj: torch.Tensor, key: Any) -> Any:
 _POSITIONS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
-    """An entry; `__missing__` and factories written in Python are interpreted."""
-    try:
-        return dict.__getitem__(obj, key)
-    except KeyError:
-        if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
-            value = machine.call(obj.default_factory, (), {})
-            obj[key] = value
-            return value
-        missing = python_method(machine, type(obj), "__missing__")
-        if missing is not None:
-            return machine.call(missing, (obj, key), {})
-        raise
+def dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
+    """`dict.__getitem__(obj, key)`; `__missing__` and factories in Python are interpreted."""
+    key = native_key(machine, key, obj)
+    if machine.objects.is_known(obj):
+        return lazy_dict_item(machine, obj, key)
+    found = dict.get(obj, key, ABSENT)  # dict's own lookup of an entry calls `__missing__`
+    if found is not ABSENT:
+        return found
+    missing = python_method(machine, type(obj), "__missing__")
+    if missing is not None:
+        return machine.call(missing, (obj, key), {})
+    if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
+        value = machine.call(obj.default_factory, (), {})
+        obj[key] = value
+        return value
+    return dict.__getitem__(obj, key)  # it raises, or calls a `__missing__` that is native
 
 
 def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:

@@ -15,6 +15,7 @@ from flambeau_capture.interpreter.semantics.items import (
     EXHAUSTED,
     ReversibleSequence,
     advance,
+    dict_item,
     iterate,
     native_iterable,
 )
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 
 
 substitute_for(len)(forwarding(operators.length))
+
+
+@substitute_for(dict.__getitem__)
+def _item_of_dict(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) == 2 and not kwargs and isinstance(args[0], dict):
+        return dict_item(machine, *args)
+    return dict.__getitem__(*args, **kwargs)  # which raises
 
 
 @substitute_for(bool)

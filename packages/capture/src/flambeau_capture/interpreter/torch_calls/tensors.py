@@ -42,6 +42,8 @@ def load_tensor_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str
         found = _subclass_attribute(machine, tensor, subclass, name)
         if found is not MISSING:
             return found
+    if name in _NATIVE or name in _VIEWS:
+        machine.rely_on(machine.tape.real_type(tensor), name)
     if name in _NATIVE:
         return machine.tape.real_type(tensor) if name == "__class__" else getattr(tensor, name)
     if name == "_version":
