@@ -306,7 +306,8 @@ template <class E, int bytes, class V> INLINE E sum_of_lanes(V v) {
 
 MULTIPLY_TILES = """\
 // The tile unit (AMX): 2 x 2 tiles of 16 x 16 sums, 16 words deep; what is left over by vectors.
-// Linux gives a process its tile registers when it asks (arch_prctl, ARCH_REQ_XCOMP_PERM), here as the library is loaded.
+// Linux gives a process its tile registers when it asks (arch_prctl, ARCH_REQ_XCOMP_PERM), here
+// as the library is loaded.
 #if defined(__AMX_BF16__) || defined(__AMX_INT8__)
 extern "C" long syscall(long, ...) noexcept;
 static const bool may_use_tiles = syscall(158, 0x1023, 18) == 0;
