@@ -19,6 +19,10 @@ def run(module: str, cache: Path, *arguments: str) -> dict[str, str]:
 
 AGAIN = {"second_derivatives"}
 """Programs of which the second process traces a part again."""
+UNUSED = {"results_without_gradients"}
+"""Programs with a backward that is compiled with its forward, and that no call uses: the second
+process does not load it.
+"""
 
 
 def test_the_second_process_reads_its_entries(tmp_path: Path) -> None:
@@ -32,11 +36,15 @@ def test_the_second_process_reads_its_entries(tmp_path: Path) -> None:
     }
     assert not captured, captured
     launches = {
-        name: (first[name].rpartition(": ")[2], second[name].rpartition(": ")[2])
-        for name in second
-        if name not in AGAIN
+        name: [int(each[name].rpartition(": ")[2].split()[0]) for each in (first, second)]
+        for name in second.keys() - AGAIN
     }
-    assert all(one == other for one, other in launches.values()), launches
+    differing = {
+        name: counts
+        for name, counts in launches.items()
+        if counts[1] != counts[0] - (name in UNUSED)
+    }
+    assert not differing, differing
 
 
 def test_a_reader_imports_no_compiler(tmp_path: Path) -> None:
