@@ -5,6 +5,7 @@ and captures nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,19 @@ def test_each_of_many_equal_layers_has_its_entry(
 
     assert events() == {"capture"}
     assert events() == {"stored"}
+
+
+def test_writers_of_one_key_lose_no_entry() -> None:
+    stores = [state_of(flambeau.compile(either)).entry_store for _ in range(6)]
+
+    def write(key: tuple[str, ...], at: int) -> None:
+        store = stores[at]
+        assert store is not None
+        store.write(key, {"number": at})
+
+    for turn in range(8):
+        key = ("a function", f"arguments {turn}")
+        with ThreadPoolExecutor(len(stores)) as threads:
+            list(threads.map(write, [key] * len(stores), range(len(stores))))
+        assert stores[0] is not None
+        assert sorted(entry["number"] for entry in stores[0].read(key)) == list(range(6))

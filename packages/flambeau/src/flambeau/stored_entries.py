@@ -17,7 +17,9 @@ from flambeau import stored_graphs
 from flambeau.logs import shows_stages
 from flambeau_capture.stored.reasons import NotStorable
 from flambeau_runtime.cache import binding, key_of
+from flambeau_runtime.cache_locks import one_at_a_time
 from flambeau_runtime.environment_errors import CacheError
+from flambeau_runtime.object_stores import cache_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +33,8 @@ KIND = "entry"
 FORMAT = 2
 LIMIT = 8
 """Entries that are kept under one key."""
+PATIENCE = 5.0
+"""Seconds for which a writer waits for another: after that, one of two entries may be lost."""
 
 
 class StoredEntries:
@@ -51,9 +55,11 @@ class StoredEntries:
     def write(self, key: tuple[str, ...], entry: Any) -> None:
         """Keep an entry under a key."""
         hashed = self._key(key)
-        entries = [entry, *(kept for kept in self._read(hashed) if kept != entry)][:LIMIT]
+        cache = cache_of(self._context.options.runtime)
         try:
-            stored_graphs.store_text(KIND, hashed, _text(hashed, entries), self._context)
+            with one_at_a_time(cache, KIND, hashed, PATIENCE):
+                entries = [entry, *(kept for kept in self._read(hashed) if kept != entry)][:LIMIT]
+                stored_graphs.store_text(KIND, hashed, _text(hashed, entries), self._context)
         except CacheError as error:
             raise NotStorable("graph", str(error)) from None
 

@@ -103,12 +103,12 @@ def _is_named(path: Path, descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def one_at_a_time(cache: Cache, kind: str, key: str) -> Iterator[None]:
-    """A block that only one process or thread runs at a time for a key. It begins by looking for
-    what another has stored.
+def one_at_a_time(cache: Cache, kind: str, key: str, patience: float = PATIENCE) -> Iterator[None]:
+    """A block that only one process or thread runs at a time for a key, unless the one before takes
+    longer than `patience` seconds. It begins by looking for what another has stored.
     """
     lock = KeyLock(cache, kind, key)
-    lock.acquire(PATIENCE)
+    lock.acquire(patience)
     try:
         yield
     finally:
