@@ -22,7 +22,7 @@ import flambeau
 from flambeau.report import report_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 TORCH = SimpleNamespace(cond=torch.cond, while_loop=while_loop, scan=scan, map=map_rows)
 
@@ -50,6 +50,14 @@ def _map(function: Any, xs: torch.Tensor) -> torch.Tensor:
 
 
 PYTHON = SimpleNamespace(cond=_cond, while_loop=_while_loop, scan=_scan, map=_map)
+
+
+@pytest.fixture(autouse=True)
+def _in_float64() -> Iterator[None]:
+    """Gradients through long recurrences amplify the rounding of float32 on some machines."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 def of(*shapes: tuple[int, ...], needs_grad: bool = True) -> Callable[[], Any]:
@@ -133,7 +141,7 @@ def _trees(length: int) -> Callable[[], Any]:
     return make
 
 
-CELL = nn.GRUCell(3, 4)
+CELL = nn.GRUCell(3, 4, dtype=torch.float64)
 
 
 def _module(xs: torch.Tensor, state: torch.Tensor) -> Any:
