@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +369,33 @@ def test_the_backward_that_is_read_ahead_is_the_one_that_was_needed_first(
         torch.testing.assert_close(gradient, wants[used])
     distinct = list(dict.fromkeys(read_ahead))
     assert [distinct.index(key) for key in read_ahead] == [0, 0, 0, 1, 1, 2, 2]
+
+
+def test_a_call_waits_for_what_is_read_ahead() -> None:
+    goes_on, loaded = threading.Event(), object()
+
+    def load(key: str) -> Any:
+        goes_on.wait()
+        return loaded
+
+    ahead = stored_training._ReadAhead(lambda: "a key", load)
+    with ThreadPoolExecutor(1) as threads:
+        taken = threads.submit(ahead.take, "a key")
+        time.sleep(0.05)
+        assert not taken.done()
+        goes_on.set()
+        assert taken.result() is loaded
+    assert ahead.take("another key") is None
+
+
+@pytest.mark.parametrize("fails", ["first", "load"])
+def test_what_fails_ahead_is_left_to_the_call(fails: str) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError("no space")
+
+    first = fail if fails == "first" else lambda: "a key"
+    ahead = stored_training._ReadAhead(first, fail)
+    assert ahead.take("a key") is None
 
 
 def test_what_is_not_stored_says_why() -> None:

@@ -1,12 +1,10 @@
-"""The table of backwards: what one thread prepares, calls in others wait for."""
+"""The table of backwards, by the results that have no tangent."""
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from flambeau_autograd.backwards import Backward, BackwardTable
+from flambeau_autograd.backwards import LIMIT, Backward, BackwardTable
 
 USUAL = frozenset()
 
@@ -14,58 +12,35 @@ USUAL = frozenset()
 class Table(BackwardTable):
     """Counts what calls have to make."""
 
-    def __init__(self):
-        super().__init__(frozenset({0, 1}))
+    def __init__(self, results):
+        super().__init__(frozenset(range(results)))
         self.made = []
 
     def _make(self, missing):
         self.made.append(missing)
-        return backward(missing)
+        return Backward(lambda *args: list(args), (), self._tangents - missing)
 
 
-def backward(missing=USUAL):
-    return Backward(lambda *args: list(args), (), frozenset({0, 1}) - missing)
-
-
-def test_calls_wait_for_what_is_being_prepared():
-    table, begun, goes_on = Table(), threading.Event(), threading.Event()
-    prepared = backward()
-
-    def make(missing):
-        begun.set()
-        goes_on.wait()
-        return prepared
-
-    thread = threading.Thread(target=table.prepare, args=(make,))
-    thread.start()
-    begun.wait()
-    found = []
-    caller = threading.Thread(target=lambda: found.append(table.without(USUAL)))
-    caller.start()
-    assert not found
-    goes_on.set()
-    thread.join()
-    caller.join()
-    assert found == [prepared]
-    assert not table.made
-
-
-def test_what_cannot_be_prepared_is_made_by_the_call():
-    table = Table()
-    table.prepare(lambda missing: None)
-    with pytest.raises(OSError):
-        table.prepare(_fail)
+def test_each_set_of_missing_tangents_has_a_backward_that_is_made_once():
+    table = Table(2)
     assert table.without(frozenset({0})).tangents == {1}
+    assert table.without(frozenset({0, 7})).tangents == {1}  # nothing reads the tangent of 7
     assert table.without(USUAL).tangents == {0, 1}
+    assert table.without(USUAL) is table.without(frozenset({7}))
     assert table.made == [{0}, USUAL]
 
 
-def _fail(missing):
-    raise OSError("no space")
+def test_threads_that_need_one_backward_get_the_same():
+    table = Table(3)
+    with ThreadPoolExecutor(8) as threads:
+        found = set(map(id, threads.map(table.without, [frozenset({1})] * 64)))
+    assert len(found) == 1
+    assert table.made == [{1}]
 
 
-def test_what_is_there_is_not_prepared_again():
-    table = Table()
-    first = table.without(USUAL)
-    table.prepare(_fail)
-    assert table.without(USUAL) is first
+def test_a_full_table_gives_the_general_backward():
+    table = Table(LIMIT + 2)
+    for result in range(LIMIT):
+        assert result not in table.without(frozenset({result})).tangents
+    assert table.without(frozenset({LIMIT})) is table.without(USUAL)
+    assert len(table.made) == LIMIT + 1
