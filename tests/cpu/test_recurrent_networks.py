@@ -151,7 +151,7 @@ def test_a_network_without_steps_raises_as_eagerly() -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "gru_of_two_directions", "rnn_tanh"])
 def test_weights_that_the_graph_computes(name: str) -> None:
-    """The module keeps its weights, and weak references to them, in lists of its own."""
+    """The module lists its weights, and weak references to them."""
     torch.manual_seed(0)
     module = MODULES[name]()
     twin = copy.deepcopy(module)

@@ -180,7 +180,7 @@ def check(seed: int, *, counts: Shortened | None = None, **options: Any) -> str 
 
 
 def report(stacks: int, seed: int, **options: Any) -> int:
-    """Print what differs; 1 if anything does. Compiled graphs are not stored, but made anew."""
+    """Print what differs; 1 if anything does. No graph is read from the cache."""
     if options.get("backend", "inductor") == "inductor":
         options["options"] = {"graph_cache": False}
     failures = traced = lowered = 0

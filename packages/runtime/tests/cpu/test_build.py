@@ -196,7 +196,7 @@ def _openmp_runtimes() -> set[str]:
 
 
 def test_one_openmp_runtime(fresh):
-    """A kernel uses torch's, and brings none of its own; other libraries may have theirs."""
+    """A kernel loads no runtime beside those that the process has: it uses torch's."""
     before = _openmp_runtimes()
     load(mixed(), fresh)
     assert before and _openmp_runtimes() == before
