@@ -28,9 +28,9 @@ from flambeau_runtime.dispatch import DEVICE_CODES, DTYPE_CODES, dispatched
 from flambeau_runtime.externs import (
     bits_of,
     constant,
-    find_operator,
     is_constant,
     markers_in,
+    operator_of,
     out_of_bounds,
     refs_of,
     view_of,
@@ -366,7 +366,7 @@ class Assembler:
             *(("t", self.slots[name]) for _, name in step.out),
         )
         outputs = tuple(-1 if name is None else self.slots[name] for name in step.outputs)
-        self._emit_call(find_operator(step.op), trees, keywords, step.op, outputs)
+        self._emit_call(operator_of(step), trees, keywords, step.op, outputs)
 
     def _emit_call(
         self,

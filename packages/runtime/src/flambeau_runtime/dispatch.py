@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from flambeau_runtime.externs import NEEDS_GRAD_MODE, bits_of, is_random, overload_of
+from flambeau_runtime.externs import BACKWARD_DATA, bits_of, is_random, overload_of
 from flambeau_runtime.program import (
     Device,
     Dtype,
@@ -107,7 +107,7 @@ def _signature(op: str) -> tuple[list[tuple[str, Kind, Any]], int] | None:
     """(name, type, default) of each argument, and the number of results; None if a call cannot be
     repeated.
     """
-    if not op.startswith("aten.") or op in NEEDS_GRAD_MODE:
+    if not op.startswith("aten.") or op in BACKWARD_DATA:
         return None
     schema = overload_of(op)._schema
     if any(each.is_write and not each.is_out for each in schema.arguments):

@@ -41,19 +41,31 @@ def overload_of(name: str) -> Any:
 def find_operator(name: str) -> Callable[..., Any]:
     """What calls an overload with the least overhead."""
     result = overload_of(name)
-    if name in NEEDS_GRAD_MODE:
-        return _with_grad_mode(result)
     # OpOverload.__call__ only forwards to _op: one Python frame less a call.
     return getattr(result, "_op", result)
 
 
-NEEDS_GRAD_MODE = frozenset({"aten.mkldnn_rnn_layer.default"})
-"""Operators that omit the backward's data (oneDNN's workspace) while grad mode is off."""
+def operator_of(step: Extern) -> Callable[..., Any]:
+    """What makes a step's call with the least overhead."""
+    operator = find_operator(step.op)
+    mode = grad_mode_of(step)
+    return operator if mode is None else _with_grad_mode(operator, mode)
 
 
-def _with_grad_mode(operator: Callable[..., Any]) -> Callable[..., Any]:
+BACKWARD_DATA = {"aten.mkldnn_rnn_layer.default": 3}
+"""Operators that make data for their backward only while grad mode is on (oneDNN's workspace, and
+with it a slower form of the layer), and which of their results holds them."""
+
+
+def grad_mode_of(step: Extern) -> bool | None:
+    """The grad mode that a step's call needs; None if any does."""
+    position = BACKWARD_DATA.get(step.op)
+    return None if position is None else step.outputs[position] is not None
+
+
+def _with_grad_mode(operator: Callable[..., Any], mode: bool) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        with torch.enable_grad():
+        with torch.set_grad_enabled(mode):
             return operator(*args, **kwargs)
 
     return call

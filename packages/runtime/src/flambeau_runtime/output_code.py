@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau_runtime.dims import difference
-from flambeau_runtime.externs import refs_of
+from flambeau_runtime.externs import grad_mode_of, refs_of
 from flambeau_runtime.program import (
     Allocate,
     Device,
@@ -156,9 +156,10 @@ def _extern(step: Extern) -> list[str]:
     args += [f"{key}={name}" for key, name in step.out]
     call = f"torch.ops.{step.op}({', '.join(args)})"
     names = ["_" if name is None else name for name in step.outputs]
-    if not names:
-        return [call]
-    return [f"{', '.join(names)} = {call}"]
+    line = f"{', '.join(names)} = {call}" if names else call
+    if grad_mode_of(step):
+        return ["with torch.enable_grad():", f"    {line}"]
+    return [line]
 
 
 def _argument(arg: Any) -> str:

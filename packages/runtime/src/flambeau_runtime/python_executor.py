@@ -13,9 +13,10 @@ from flambeau_runtime import random_state
 from flambeau_runtime.dims import difference, evaluate
 from flambeau_runtime.externs import (
     bits_of,
-    find_operator,
     float_of,
+    grad_mode_of,
     map_argument,
+    operator_of,
     out_of_bounds,
     view_of,
 )
@@ -59,7 +60,9 @@ class PythonExecutor:
             for name, address in kernels.items()
         }
         self._operators = {
-            step.op: find_operator(step.op) for step in program.steps if isinstance(step, Extern)
+            (step.op, grad_mode_of(step)): operator_of(step)
+            for step in program.steps
+            if isinstance(step, Extern)
         }
         self._excluded = excluded
 
@@ -155,7 +158,7 @@ class PythonExecutor:
         kwargs = {key: map_argument(value, bind) for key, value in step.kwargs.items()}
         kwargs.update((key, values[name]) for key, name in step.out)
         try:
-            results = self._operators[step.op](*args, **kwargs)
+            results = self._operators[step.op, grad_mode_of(step)](*args, **kwargs)
         except Exception as error:
             error.add_note(f"while {self.program.name} called {step.op}")
             raise

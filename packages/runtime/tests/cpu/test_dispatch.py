@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flambeau_runtime import RuntimeOptions, c_executor, load, native
-from flambeau_runtime.externs import find_operator
+from flambeau_runtime.externs import find_operator, operator_of
 from flambeau_runtime.program import (
     Allocate,
     Device,
@@ -69,16 +69,16 @@ def python_calls(monkeypatch):
     """The operators that were called through Python."""
     called = []
 
-    def find(name):
-        operator = find_operator(name)
+    def find(step):
+        operator = operator_of(step)
 
         def call(*args, **kwargs):
-            called.append(name)
+            called.append(step.op)
             return operator(*args, **kwargs)
 
         return call
 
-    monkeypatch.setattr(c_executor, "find_operator", find)
+    monkeypatch.setattr(c_executor, "operator_of", find)
     return called
 
 

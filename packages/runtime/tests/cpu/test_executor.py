@@ -16,6 +16,7 @@ from example_programs import RELU, mixed, scaled, sin_cos
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from flambeau_runtime import RuntimeOptions, load, native
+from flambeau_runtime.externs import grad_mode_of
 from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import (
     Allocate,
@@ -511,3 +512,67 @@ def test_memory_that_cannot_be_had_raises_as_in_eager(options: RuntimeOptions) -
     with pytest.raises(type(eager.value)) as compiled:
         load(program, options)(torch.zeros(1))
     assert str(compiled.value) == str(eager.value)
+
+
+def recurrent_layer(training: bool) -> Program:
+    """One LSTM layer of oneDNN; in training its workspace is a result, too."""
+    gates = (("w0", (12, 4)), ("w1", (12, 3)), ("b0", (12,)), ("b1", (12,)))
+    inputs = (("x", (5, 2, 4)), *gates, ("h", (2, 3)), ("c", (2, 3)))
+    results = (("y", (5, 2, 3)), ("hn", (2, 3)), ("cn", (2, 3)))
+    tensors = [
+        Tensor(name, shape, torch.empty(shape).stride(), "float32")
+        for name, shape in inputs + results
+    ]
+    outputs: tuple[str | None, ...] = ("y", "hn", "cn", None)
+    if training:
+        tensors.append(Tensor("workspace", (1,), (1,), "uint8"))
+        outputs = (*outputs[:3], "workspace")
+    settings = (False, [], 2, 3, 1, True, False, False, training)
+    names = tuple(name for name, _ in inputs)
+    return Program(
+        inputs=names,
+        tensors=tuple(tensors),
+        symbols=(),
+        sources=(),
+        kernels=(),
+        steps=(
+            Extern(
+                "aten.mkldnn_rnn_layer.default",
+                (*(Ref(name) for name in names), *settings),
+                outputs=outputs,
+            ),
+        ),
+        outputs=tuple(name for name in outputs if name is not None),
+    )
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_grad_mode_of_recurrent_layers(options, training):
+    """oneDNN makes a workspace where it is read, in any grad mode, and nowhere else."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    program = recurrent_layer(training)
+    inputs = [torch.randn(t.shape) for t in program.tensors if t.name in program.inputs]
+    network = torch.nn.LSTM(4, 3)
+    for parameter, value in zip(network.parameters(), inputs[1:5], strict=True):
+        parameter.data.copy_(value)
+    want, _ = network(inputs[0], (inputs[5][None], inputs[6][None]))
+    run = load(program, options)
+    namespace = {"__name__": "written_program"}
+    exec(compile(output_code(program), "output_code.py", "exec"), namespace)
+    for mode in (True, False):
+        for call in (run, namespace["call"]):
+            with torch.set_grad_enabled(mode):
+                y, *_, last = call(*inputs)
+                assert torch.is_grad_enabled() is mode
+            torch.testing.assert_close(y, want.detach())
+            assert last.dtype is (torch.uint8 if training else torch.float32)
+            assert not training or last.numel() > 1
+
+
+def test_a_layer_without_its_workspace_runs_without_grad_mode():
+    (step,) = recurrent_layer(False).steps
+    assert grad_mode_of(step) is False
+    (step,) = recurrent_layer(True).steps
+    assert grad_mode_of(step) is True
+    assert grad_mode_of(Extern("aten.mm.default", (Ref("x"), Ref("y")), outputs=("z",))) is None

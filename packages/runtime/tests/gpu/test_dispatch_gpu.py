@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flambeau_runtime import RuntimeOptions, c_executor, load, native
-from flambeau_runtime.externs import find_operator
+from flambeau_runtime.externs import operator_of
 from flambeau_runtime.program import Dtype, Extern, Program, Ref, Tensor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -48,16 +48,16 @@ def python_calls(monkeypatch):
         pytest.skip(f"operators cannot be called without Python: {native.unavailable()}")
     called = []
 
-    def find(name):
-        operator = find_operator(name)
+    def find(step):
+        operator = operator_of(step)
 
         def call(*args, **kwargs):
-            called.append(name)
+            called.append(step.op)
             return operator(*args, **kwargs)
 
         return call
 
-    monkeypatch.setattr(c_executor, "find_operator", find)
+    monkeypatch.setattr(c_executor, "operator_of", find)
     return called
 
 
