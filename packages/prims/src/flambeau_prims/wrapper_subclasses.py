@@ -12,6 +12,7 @@ wrappers again; the plain ones at the end are the leaves, in the order of `__ten
 from __future__ import annotations
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -42,9 +43,24 @@ def is_wrapper_subclass(cls: type) -> bool:
     )
 
 
+_SHARDINGS = (
+    ("torch.distributed.device_mesh", "DeviceMesh"),
+    ("torch.distributed.tensor.placement_types", "Placement"),
+)
+"""The classes that say how a DTensor is split: torch registers them as such constants from 2.12 on."""
+
+
 def is_opaque_type(cls: type) -> bool:
-    """Whether torch's compilers take objects of a class as constants (a DTensor's placements)."""
-    return bool(opaque_object.is_opaque_type(cls))
+    """Whether torch's compilers take objects of a class as constants (a DTensor's placements and
+    its mesh).
+    """
+    if opaque_object.is_opaque_type(cls):
+        return True
+    for module, name in _SHARDINGS:
+        loaded = sys.modules.get(module)
+        if loaded is not None and issubclass(cls, getattr(loaded, name)):
+            return True
+    return False
 
 
 class Context(NamedTuple):

@@ -192,6 +192,17 @@ def test_operators_of_others_are_recorded_on_demand() -> None:
     assert refusal(other, any_operator=True) is None
 
 
+def test_waits_are_recorded_with_what_they_wait_for() -> None:
+    wait = Extern("_c10d_functional.wait_tensor.default", (Ref("y"),), {}, ("z",))
+    start = Extern("_c10d_functional.all_reduce.default", (Ref("x"), "sum", "0"), {}, ("y",))
+    whole = program(start, wait, tensors="x y z")
+    assert refusal(whole, any_operator=True) is None
+    assert "may do anything" in (refusal(whole, any_operator=False) or "")
+    for steps in ((wait,), (wait, start)):
+        late = program(*steps, tensors="x y z", inputs="x y")
+        assert "did not start" in (refusal(late, any_operator=True) or "")
+
+
 KERNELS = torch.library.Library("flambeau_kernel", "FRAGMENT")
 KERNELS.define("graph_memory_plain(Tensor x) -> ()")
 KERNELS.define("graph_memory_hooked(Tensor x) -> ()", tags=(torch.Tag.cudagraph_unsafe,))

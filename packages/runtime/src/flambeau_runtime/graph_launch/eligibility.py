@@ -84,6 +84,23 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
             reason = _operator_refusal(step.op, any_operator=any_operator)
             if reason is not None:
                 return Refusal(reason, step.op)
+    return _wait_refusal(program)
+
+
+_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+
+
+def _wait_refusal(program: Program) -> str | None:
+    """A recording cannot wait for work that is in no recording. It would fail, and the first wait
+    ends a collective for the host: the call that is launched in its place would not wait any more.
+    """
+    started: set[str | None] = set()
+    for step in program.steps:
+        if not isinstance(step, Extern) or step.op.partition(".")[0] not in _COLLECTIVES:
+            continue
+        if step.op.split(".")[1] == "wait_tensor" and not started.issuperset(refs_of(step.args[0])):
+            return Refusal("it waits for a collective that it did not start", step.op)
+        started.update(step.outputs)
     return None
 
 
