@@ -31,6 +31,12 @@ _HOST_PREFIXES = ("linalg_", "_linalg_", "sparse_", "_sparse_", "lu_", "geqrf", 
 """Solvers and sparse operators read sizes and error flags on the host."""
 
 
+_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+"""The namespaces of collectives. NCCL destroys no communicator before all graphs are destroyed that
+its collectives were recorded in, so `destroy_process_group` would wait for ever. A wait for work
+that is in no recording would fail there, and never wait again.
+"""
+
 _KERNELS = "flambeau_kernel"
 """The namespace of operators that launch a Triton kernel of the program, which Triton has tuned in
 the calls before. Those that run functions of the program around the launch have a tag.
@@ -84,23 +90,6 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
             reason = _operator_refusal(step.op, any_operator=any_operator)
             if reason is not None:
                 return Refusal(reason, step.op)
-    return _wait_refusal(program)
-
-
-_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
-
-
-def _wait_refusal(program: Program) -> str | None:
-    """A recording cannot wait for work that is in no recording. It would fail, and the first wait
-    ends a collective for the host: the call that is launched in its place would not wait any more.
-    """
-    started: set[str | None] = set()
-    for step in program.steps:
-        if not isinstance(step, Extern) or step.op.partition(".")[0] not in _COLLECTIVES:
-            continue
-        if step.op.split(".")[1] == "wait_tensor" and not started.issuperset(refs_of(step.args[0])):
-            return Refusal("it waits for a collective that it did not start", step.op)
-        started.update(step.outputs)
     return None
 
 
@@ -108,6 +97,8 @@ def _operator_refusal(op: str, *, any_operator: bool) -> str | None:
     namespace, name, _ = op.split(".")
     if namespace == _KERNELS and torch.Tag.cudagraph_unsafe not in overload_of(op).tags:
         return None
+    if namespace in _COLLECTIVES:
+        return f"{op}: no process group ends while a graph of its collectives exists"
     if namespace != "aten":
         return None if any_operator else f"{op} may do anything on the host"
     if name.rstrip("_") in _HOST_READS or name.startswith(_HOST_PREFIXES):
