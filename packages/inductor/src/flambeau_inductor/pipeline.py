@@ -20,6 +20,7 @@ from flambeau_inductor.graph_passes.multiply_by_onednn import multiply_by_onednn
 from flambeau_inductor.graph_passes.one_hot_sums import collapse_one_hot_sums
 from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pass
 from flambeau_inductor.graph_passes.patch_products import patch_products
+from flambeau_inductor.graph_passes.scatter_into_sum import scatter_into_sums
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.graph_passes.widen_gradients import widen_gradients
@@ -53,6 +54,7 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("patch_products", patch_products),
     ("widen_gradients", widen_gradients),
     ("collapse_one_hot_sums", collapse_one_hot_sums),
+    ("scatter_into_sums", scatter_into_sums),
     ("reduce_in_one_pass", reduce_in_one_pass),
     # Last: it says what lowering makes of attention, and looks at what reads scores.
     ("fuse_attention", fuse_attention),
@@ -64,10 +66,12 @@ UNTUNED = frozenset({"multiply_by_onednn"})
 
 
 INEXACT = frozenset({
-    "compute_depthwise_convolutions", "separate_convolution_gradients", "unfuse_bias",
-    "widen_gradients",
+    "compute_depthwise_convolutions", "scatter_into_sums", "separate_convolution_gradients",
+    "unfuse_bias", "widen_gradients",
 })  # fmt: skip
-"""Passes that round results of products in another place than eager: not with strict numerics."""
+"""Passes that round results of products and sums in another place than eager: not with strict
+numerics.
+"""
 
 
 def schedule_graph(graph: Graph, options: InductorOptions, spends_inputs: bool = False) -> Schedule:
