@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import flambeau
-from flambeau import graph_messages, stored_graphs, worker_process
+from flambeau import graph_keys, graph_messages, stored_graphs, worker_process
 from flambeau.compile_context import Context
 from flambeau.environment import Environment
 from flambeau.options import resolve
@@ -264,18 +264,18 @@ MESSAGES = [
 @pytest.mark.parametrize(("function", "inputs"), MESSAGES)
 def test_a_message_says_all_that_the_key_does(function: Any, inputs: Any) -> None:
     gm, examples = captured(function, *inputs())
-    key = stored_graphs.key_of_graph(gm, examples, context())
+    key = graph_keys.key_of_graph(gm, examples, context())
     message = graph_messages.encode_message(gm, examples, context(), key)
     with graph_messages.state_of_message(message):
         again, like, its_context = graph_messages.decode_message(message)
-        assert stored_graphs.key_of_graph(again, like, its_context) == key
+        assert graph_keys.key_of_graph(again, like, its_context) == key
 
 
 def test_a_message_that_lost_something_is_not_compiled() -> None:
     from flambeau.worker_compile import compile_message
 
     gm, examples = captured(program, torch.randn(4, 6), torch.randn(6, 4))
-    key = stored_graphs.key_of_graph(gm, examples, context())
+    key = graph_keys.key_of_graph(gm, examples, context())
     message = graph_messages.encode_message(gm, examples, context(), key)
     message["graph"]["graph"][0][-1]["args"][1] = 2  # x + 2
     assert "differs" in compile_message(message)["stored"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flambeau import artifacts, stored_entries, stored_graphs
+from flambeau import artifacts, stored_entries, surroundings
 from flambeau_runtime.cache import Cache, binding
 from flambeau_runtime.object_stores import MAGIC
 from tests.other_process import outcomes
@@ -94,7 +94,7 @@ def test_entries_join_those_that_are_there() -> None:
 def test_equal_compilers_in_other_folders_are_equal(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text("x = 1\n" if name != "c" else "x = 2\n")
-    digests = [stored_graphs.content_digest([("x.py", str(tmp_path / name))]) for name in "abc"]
+    digests = [surroundings.content_digest([("x.py", str(tmp_path / name))]) for name in "abc"]
     assert digests[0] == digests[1] != digests[2]
 
 

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 import flambeau
-from flambeau import backends, stored_graphs, stored_training
+from flambeau import backends, stored_graphs, stored_training, surroundings
 from flambeau.report import report_of
 from flambeau_capture.stored.reasons import Stale
 from flambeau_prims import autocast
@@ -530,9 +530,9 @@ def test_a_captured_graph_that_is_read_back_as_another_is_not_stored(
 
 @pytest.mark.parametrize("register", [autocast.install, stream_uses._listen])
 def test_kernels_that_are_registered_for_gpus_leave_the_keys(register: Callable[[], Any]) -> None:
-    before = stored_graphs._torch_state()
+    before = surroundings.state_of_torch()
     register()  # which the first program on a GPU, or its first recording, does
-    assert stored_graphs._torch_state() == before
+    assert surroundings.state_of_torch() == before
 
 
 def test_tensors_elsewhere_have_no_key() -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from flambeau import stored_graphs
+from flambeau import graph_keys, stored_graphs
 from flambeau.compile_context import Backend, Compiled, Context, start_graph
 from flambeau.eager_draws import draw_as_eager
 from flambeau.graph_split import can_be_cut, cut_graph, cutting_calls, is_data_dependent
@@ -331,9 +331,9 @@ class _ThroughAutograd:
         splits = is_data_dependent(gm)
         try:
             if self._stores:
-                report.key = key = stored_graphs.key_of_graph(gm, example_inputs, context)
+                report.key = key = graph_keys.key_of_graph(gm, example_inputs, context)
         except NotStored as error:
-            for_entry = stored_graphs.key_for_entry(
+            for_entry = graph_keys.key_for_entry(
                 error.reason, gm, example_inputs, context, split=splits
             )
             report.stored = "" if error.reason == "not-asked" else str(error)

@@ -224,7 +224,7 @@ def _device(value: torch.device) -> Any:
 
 def _device_name(device: torch.device) -> str:
     """The name of a device that the key says enough of: it tells GPUs apart once they are in use
-    (`stored_graphs.surroundings`).
+    (`surroundings`).
     """
     if device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_initialized()):
         return str(device)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau import stored_graphs
 from flambeau.logs import shows_stages
+from flambeau.surroundings import surroundings
 from flambeau_capture.stored.reasons import NotStorable
 from flambeau_runtime.cache import binding, key_of
 from flambeau_runtime.cache_locks import one_at_a_time
@@ -81,7 +82,7 @@ class StoredEntries:
         return stored_graphs.load_graph(data["key"], data["calls"], self._context)
 
     def _key(self, key: tuple[str, ...]) -> str:
-        described = [FORMAT, *stored_graphs.surroundings(self._context), *key]
+        described = [FORMAT, *surroundings(self._context), *key]
         return key_of(json.dumps(described, allow_nan=False))
 
 

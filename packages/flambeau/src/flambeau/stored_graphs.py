@@ -18,32 +18,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import json
-import os
-import platform
-import sys
-import sysconfig
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
+from flambeau import graph_keys
 from flambeau.compile_context import start_graph
 from flambeau.logs import emit, shows_stages, wanted
 from flambeau.not_stored import NotStored
 from flambeau.progress import building
 from flambeau.report import StageSeconds, Stopwatch
+from flambeau.surroundings import state_of_torch
 from flambeau_autograd.call_json import NotPlain, decode_call, encode_call
 from flambeau_autograd.graph_call import wrap_inference
-from flambeau_capture import torch_state
 from flambeau_capture.stored.reasons import Stale
-from flambeau_prims.autocast_key import AUTOCAST_KEY
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_prims.sizes import Expr
 from flambeau_runtime import program_json
-from flambeau_runtime.build import isa
 from flambeau_runtime.cache import Cache, CacheUse, binding, is_key, key_of, recording_cache_use
 from flambeau_runtime.cache_locks import one_at_a_time
 from flambeau_runtime.environment_errors import CacheError, EnvironmentProblem
@@ -53,27 +44,19 @@ from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import Extern, uses_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
 
     from torch import fx
 
     from flambeau.compile_context import Compiled, Context
     from flambeau.report import GraphReport
     from flambeau_prims.graph import Graph
-    from flambeau_runtime.options import RuntimeOptions
     from flambeau_runtime.program import Program
 
 KIND = "graph"
 PROGRAM = "program"
-COMPILER = "compiler"
 CAPTURED = "captured"
 FIRST_BACKWARD = "first-backward"
-FORMAT = 3
-
-PACKAGES = (
-    "flambeau", "flambeau_capture", "flambeau_autograd", "flambeau_inductor", "flambeau_prims",
-    "flambeau_runtime",
-)  # fmt: skip
 
 # ---------------------------------------------------------------- reading and writing
 
@@ -83,7 +66,7 @@ def read(gm: fx.GraphModule, examples: list[Any], context: Context) -> Compiled 
     if shows_stages(context.options.environment):
         return None
     try:
-        key = key_of_graph(gm, examples, context)
+        key = graph_keys.key_of_graph(gm, examples, context)
     except NotStored:
         return None
     return _read(key, lambda: start_graph(context, gm, examples), gm, context)
@@ -224,11 +207,6 @@ def _read_split(
     return compiled
 
 
-def _content() -> Any:
-    """`graph_content`, imported where a graph is captured."""
-    return import_apart("flambeau.graph_content")
-
-
 def _digest_of_rules(operator: str) -> str | None:
     digest: str | None = import_apart("flambeau.custom_operators").rules_digest(operator)
     return digest
@@ -317,7 +295,7 @@ def _bound(key: str, contents: dict[str, Any]) -> bytes:
 
 def _contents(gm: fx.GraphModule, report: GraphReport) -> dict[str, Any]:
     """The data of a compiled graph."""
-    operators = _content().operators_of_the_program(gm)
+    operators = graph_keys.content().operators_of_the_program(gm)
     if (split := gm.meta.get("split")) is not None:
         return {"operators": operators, "split": _splits().encode_split(split)}
     if report.fallback is not None:
@@ -382,8 +360,8 @@ class _FunctionalGraph:
         """
         name = self._graph.stored_as
         if key and name.startswith("backward"):
-            return key_of_backward(key, name, context)
-        return key and key_of(key, kind, self.digest, *_torch_state())
+            return graph_keys.key_of_backward(key, name, context)
+        return key and key_of(key, kind, self.digest, *state_of_torch())
 
     def sizes(self) -> list[str]:
         """The symbols that it takes as ints."""
@@ -425,7 +403,7 @@ def read_first_backward(key: str, context: Context) -> str:
         noted = "" if text is None else json.loads(text)["program"]
     except (ValueError, LookupError, TypeError):
         noted = ""
-    return noted if is_key(noted) else key_of_backward(key, "backward", context)
+    return noted if is_key(noted) else graph_keys.key_of_backward(key, "backward", context)
 
 
 def write_first_backward(key: str, program: str, context: Context) -> None:
@@ -487,260 +465,6 @@ def _write_program(graph: _FunctionalGraph, program: Program, context: Context) 
             graph.note_first(context)
 
 
-def key_of_backward(key: str, name: str, context: Context) -> str:
-    """That of the general backward, which is compiled with its forward, or of one that is compiled
-    when a set of undefined tangents occurs, under the state that torch then has.
-    """
-    early = name == "backward" and not context.options.autograd.compile_backward_lazily
-    return key_of(key, "backward", name, *(() if early else _torch_state()))
-
-
-# ---------------------------------------------------------------- keys
-
-
-_OF_THE_GRAPH = frozenset({"symbolic", "data-dependent", "foreign-call", "foreign-constant"})
-"""Why a graph has no key while an entry that it belongs to may have one."""
-
-
-def key_of_graph(gm: fx.GraphModule, examples: list[Any], context: Context) -> str:
-    """The key of a captured graph; NotStored if it has none. The graph keeps it while it is
-    compiled, for those that ask again.
-    """
-    _check_asked(context)
-    if "key" not in gm.meta:
-        _content().check_static(gm)
-        description = describe(gm, examples, context)
-        gm.meta.update(key=key_of(*description), description=description)
-    return str(gm.meta["key"])
-
-
-def describe(gm: fx.GraphModule, examples: list[Any], context: Context) -> list[str]:
-    """What a captured graph is, as JSON: all around its nodes, then each node."""
-    content = _content()
-    around = [
-        FORMAT,
-        context.report.name,
-        *surroundings(context),
-        content.sizes_as_json(gm.meta.get("size_env")),
-        content.meta_as_json(gm),
-        content.inputs_as_json(examples),
-    ]
-    write = json.JSONEncoder(allow_nan=False, check_circular=False).encode
-    return [write(part) for part in (around, *content.nodes_as_json(gm))]
-
-
-def key_for_entry(
-    reason: str, gm: fx.GraphModule, examples: list[Any], context: Context, *, split: bool
-) -> str:
-    """What `write_for_entry` makes the key of a graph of, that has none for this reason; "" where
-    no entry may have it either. `split`: it is cut into pieces, which have keys themselves.
-    """
-    if reason not in _OF_THE_GRAPH and not (split and reason == "foreign-input"):
-        return ""
-    try:
-        described = [
-            FORMAT,
-            context.report.name,
-            *surroundings(context),
-            [] if split else _content().inputs_as_json(examples),
-        ]
-        if reason == "symbolic" and not split and has_backward(examples):
-            description = describe(gm, examples, context)
-            # As they are now: the compiler adds guards.
-            sizes = _content().sizes_as_json(gm.meta["size_env"])
-            gm.meta.update(description=description, sizes=sizes)
-    except NotStored:
-        return ""
-    return key_of(json.dumps(described, allow_nan=False, check_circular=False))
-
-
-def has_backward(examples: list[Any]) -> bool:
-    """Whether a graph may have a backward, for these inputs."""
-    return torch.is_grad_enabled() and any(
-        isinstance(x, torch.Tensor) and x.requires_grad for x in examples
-    )
-
-
-def _check_asked(context: Context) -> None:
-    options = context.options
-    asked = options.runtime.graph_cache and options.runtime.use_cache
-    if not asked or options.environment.check or context.report.folder:
-        raise NotStored("not-asked")
-    if options.inductor.tunes:
-        raise NotStored("measured")
-    if options.autograd.freezing:
-        raise NotStored("frozen")
-
-
-def surroundings(context: Context) -> list[Any]:
-    """All that a compiled form depends on besides the program: what is installed, the options, and
-    torch's state.
-    """
-    return [_installation(context.options.runtime), _gpus(), _options(context), _torch_state()]
-
-
-def _installation(options: RuntimeOptions) -> list[Any]:
-    """The processor, Python, torch, and every file of this compiler by its content."""
-    return [*_machine(), _compiler_digest(options.cache_dir if options.use_cache else None)]
-
-
-@functools.lru_cache(maxsize=16)
-def _compiler_digest(cache_dir: Path | None) -> str:
-    """The hash of this compiler's files: equal on all machines where the same is installed. The
-    cache keeps it by their names, sizes and times, as reading all of them takes a while.
-    """
-    files = []
-    for package in PACKAGES:
-        spec = importlib.util.find_spec(package)
-        assert spec is not None and spec.submodule_search_locations is not None
-        for folder in spec.submodule_search_locations:
-            files += sorted(_files(Path(folder), package))
-    stamp = key_of("compiler", repr(files))
-    with recording_cache_use(CacheUse()):
-        text = Cache(cache_dir).read(COMPILER, stamp) if cache_dir else None
-    if text is not None:
-        return text.decode().rpartition(" ")[2]
-    digest = content_digest([(name, path) for name, path, _, _ in files])
-    if cache_dir is not None:
-        content = f"{binding(COMPILER, stamp)} {digest}".encode()
-        with contextlib.suppress(CacheError), recording_cache_use(CacheUse()):
-            Cache(cache_dir).store(COMPILER, stamp, content, ".txt")
-    return digest
-
-
-def content_digest(files: Sequence[tuple[str, str]]) -> str:
-    """The hash of files, each by its name and what is in it."""
-    return key_of(*(part for name, path in files for part in (name, _content_of(path))))
-
-
-def _content_of(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # hundreds of small ones
-        return file.readall()
-
-
-@functools.cache
-def _machine() -> list[Any]:
-    flags = sorted(isa.cpu_flags())
-    return [
-        sys.version, platform.machine(), flags, os.cpu_count(), torch.__version__,
-        torch.version.git_version, torch.__config__.show(),
-    ]  # fmt: skip
-
-
-def _gpus() -> list[str]:
-    """The GPUs, and the compiler of their kernels; nothing before this process uses one."""
-    return _described_gpus() if torch.cuda.is_initialized() else []
-
-
-@functools.cache
-def _described_gpus() -> list[str]:
-    gpus = list(map(torch.cuda.get_device_properties, range(torch.cuda.device_count())))
-    described = [
-        f"{gpu.name} {gpu.major}.{gpu.minor} {gpu.multi_processor_count} "
-        f"{getattr(gpu, 'shared_memory_per_block_optin', '')}"
-        for gpu in gpus
-    ]
-    # The number of equal GPUs decides nothing.
-    described = described[:1] if len(set(described)) == 1 else described
-    metadata = import_apart("importlib.metadata")
-    try:
-        return [*described, metadata.version("triton")]
-    except metadata.PackageNotFoundError:
-        return described
-
-
-_OF_THIS_PYTHON = (".py", sysconfig.get_config_var("EXT_SUFFIX") or ".so")
-
-
-def _files(folder: Path, name: str) -> list[tuple[str, str, int, int]]:
-    """Name in its package, path, size and time of each file of the compiler below a folder."""
-    found: list[tuple[str, str, int, int]] = []
-    for entry in os.scandir(folder):
-        if entry.is_dir():
-            if entry.name != "__pycache__":
-                found += _files(Path(entry.path), f"{name}/{entry.name}")
-        elif entry.name.endswith(_OF_THIS_PYTHON):
-            status = entry.stat()
-            found.append((f"{name}/{entry.name}", entry.path, status.st_size, status.st_mtime_ns))
-    return found
-
-
-_PLACES = frozenset({
-    "cache_dir", "shared_cache", "remote_cache", "remote_cache_key", "cache_limit",
-    "graph_cache", "use_cache", "logs", "progress", "background", "background_limit",
-    "torch_variables",
-})  # fmt: skip
-"""Fields of options and environment that say where things are kept, when they are compiled, and
-what is shown; and torch's variables, which other fields follow from.
-"""
-
-
-def _options(context: Context) -> list[str]:
-    options = context.options
-    return [
-        f"{stage}.{field.name}={getattr(value, field.name)!r}"
-        for stage, value in (
-            ("capture", options.capture), ("autograd", options.autograd),
-            ("inductor", options.inductor),
-            ("runtime", options.runtime), ("environment", options.environment),
-        )
-        for field in dataclasses.fields(value)
-        if field.name not in _PLACES
-    ]  # fmt: skip
-
-
-def _torch_state() -> list[str]:
-    """All of torch's state that guards know, and what else passes and kernels are chosen by."""
-    states = {**torch_state.DEFAULT_STRATEGY, **torch_state.EXTRA}
-    found = [f"{name}={read()!r}" for name, read in states.items()]
-    found += [
-        f"autocast {device}={torch.is_autocast_enabled(device)}" for device in ("cpu", "cuda")
-    ]
-    precision = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: "")
-    found += [
-        f"{backend} {operator}={precision(backend, operator)}"
-        for backend in ("generic", "mkldnn", "cuda")
-        for operator in ("all", "conv", "matmul", "rnn")
-        if backend != "generic" or operator == "all"
-    ]
-    registered = torch.library._impls - _batching_rules()
-    overrides = sorted(name for name in registered if _is_override(name))
-    return [
-        *found,
-        f"mkldnn={torch._C._get_mkldnn_enabled()} {torch.backends.mkldnn.is_available()}",
-        f"capability={torch.backends.cpu.get_cpu_capability()}",
-        f"debug={torch.get_deterministic_debug_mode()}",
-        f"fills={torch._C._get_deterministic_fill_uninitialized_memory()}",
-        *overrides,
-    ]
-
-
-def _batching_rules() -> set[str]:
-    """What torch registers itself when it batches a call for the first time."""
-    modules = map(sys.modules.get, ("torch._functorch.predispatch", "torch._functorch.vmap"))
-    libraries = (getattr(module, "VMAP_DECOMPOSITIONS_LIB", None) for module in modules)
-    return set().union(*(library._op_impls for library in libraries if library is not None))
-
-
-_KEYS_OF_PRIMS = frozenset({
-    "Autograd", "BackendSelect", "CompositeExplicitAutograd", "Conjugate", "Meta", "Negative",
-})  # fmt: skip
-"""What torch registers for operators of `prims` itself, for some when a program imports them."""
-
-
-_KERNEL_OF_RECORDINGS = "aten/record_stream/AutogradCUDA"
-"""What `graph_launch.stream_uses` registers at the first recording of a process."""
-
-
-@functools.lru_cache(maxsize=8192)
-def _is_override(name: str) -> bool:
-    """Whether a kernel registered in Python ("aten/sin/CPU") may not be one of torch itself."""
-    space, key = name.partition("/")[0], name.rpartition("/")[2]
-    if key == AUTOCAST_KEY or name == _KERNEL_OF_RECORDINGS:
-        return False  # kernels of ours, registered when first needed
-    return space == "aten" or (space.startswith("prim") and key not in _KEYS_OF_PRIMS)
-
-
 def stored_first(context: Context, backend: Callable[..., Compiled]) -> Callable[..., Compiled]:
     """A backend that compiles only the graphs that are not stored."""
 
@@ -749,10 +473,10 @@ def stored_first(context: Context, backend: Callable[..., Compiled]) -> Callable
         if found is not None:
             return found
         try:
-            key = key_of_graph(gm, example_inputs, context)
+            key = graph_keys.key_of_graph(gm, example_inputs, context)
         except NotStored:
             return backend(gm, example_inputs)
-        if has_backward(example_inputs):
+        if graph_keys.has_backward(example_inputs):
             return backend(gm, example_inputs)  # its Programs are stored, one by one
         with _compiling_once(KIND, key, context) as stored:
             found = read(gm, example_inputs, context) if stored else None

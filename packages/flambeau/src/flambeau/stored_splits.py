@@ -33,6 +33,7 @@ from flambeau.split_graph import (
     holder_of,
 )
 from flambeau.stored_entries import FORMAT, StoredEntries, store_of
+from flambeau.surroundings import surroundings
 from flambeau_capture.graphs.control_flow import ControlFlow
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.graphs.node_records import NODE_RECORDS
@@ -265,7 +266,7 @@ class PieceEntries(StoredEntries):
     def _key(self, key: tuple[str, ...]) -> str:
         # Its code is the graph's; only arguments tell its calls apart.
         own = (self._whole.key, self._name, key[-1])
-        described = [FORMAT, *stored_graphs.surroundings(self._context), *own]
+        described = [FORMAT, *surroundings(self._context), *own]
         return key_of(json.dumps(described, allow_nan=False))
 
     def _graphs(self) -> list[GraphReport]:

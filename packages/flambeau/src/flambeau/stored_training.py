@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 
-from flambeau import stored_graphs
+from flambeau import graph_keys, stored_graphs
 from flambeau.not_stored import NotStored
 from flambeau.progress import building
 from flambeau.report import Stopwatch
@@ -110,7 +110,7 @@ def _is_read_back(gm: fx.GraphModule, message: dict[str, Any], context: Context)
     part = {**message, "graph": {"graph": [nodes, message["graph"]["graph"][1]]}}
     messages = import_apart("flambeau.graph_messages")
     again, inputs, _ = messages.decode_message(json.loads(json.dumps(part)))
-    around_again, *described_again = stored_graphs.describe(again, inputs, context)
+    around_again, *described_again = graph_keys.describe(again, inputs, context)
     names = {node.name for node in checked} | {gm.graph.output_node().name}
     found = {
         node.name: text
@@ -231,7 +231,7 @@ class StoredBackwards(BackwardTable):
         self._ahead = _ReadAhead(first, self._load)
 
     def _make(self, missing: frozenset[int]) -> Backward:
-        key = stored_graphs.key_of_backward(self._key, backward_name(missing), self._context)
+        key = graph_keys.key_of_backward(self._key, backward_name(missing), self._context)
         ahead, self._ahead = self._ahead, None
         found = None if ahead is None else ahead.take(key)
         found = found or self._load(key)

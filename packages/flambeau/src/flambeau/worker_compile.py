@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau import stored_graphs
+from flambeau import graph_keys, stored_graphs
 from flambeau.backends import inductor
 from flambeau.graph_messages import decode_message, state_of_message
 from flambeau.not_stored import NotStored
@@ -17,7 +17,7 @@ def compile_message(data: dict[str, Any]) -> dict[str, Any]:
     with state_of_message(data):
         gm, examples, context = decode_message(data)
         try:
-            key = stored_graphs.key_of_graph(gm, examples, context)
+            key = graph_keys.key_of_graph(gm, examples, context)
         except NotStored as error:
             return {"stored": str(error)}
         if key != data["key"]:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from flambeau import stored_graphs
+from flambeau import graph_keys, stored_graphs
 from flambeau.environment import environment_of_child
 from flambeau.graph_messages import encode_message
 from flambeau.not_stored import NotStored
@@ -147,7 +147,7 @@ def _refused(gm: fx.GraphModule, examples: list[Any], context: Context, job: bac
     if not context.options.runtime.use_cache:
         return "the cache is not read"
     try:
-        key = stored_graphs.key_of_graph(gm, examples, context)
+        key = graph_keys.key_of_graph(gm, examples, context)
         if stored_graphs.is_stored(key, context):
             return ""
         message = encode_message(gm, examples, context, key)
