@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
     from flambeau_autograd.match_attention import Attention
 
+_creation = torch._C._autograd.CreationMeta
+_creation_of = torch._C._autograd._get_creation_meta
 _run_backward = torch.autograd.Variable._execution_engine.run_backward
 
 
@@ -501,13 +503,13 @@ class _JointTracer:
                 plan.append(base)
                 continue
             # A view taken under no_grad has no grad_fn, though it says that it requires grad.
-            tracked, steps = out.grad_fn is not None, view_steps(alias)
+            recorded, steps = out.grad_fn is not None, view_steps(alias)
             apart: int | None = None
             if counted is None or counters[id(out)] != counters[id(counted)]:
                 apart = version_of(out)
-                if not tracked and any(step.op is torch.ops.aten.detach.default for step in steps):
+                if not recorded and any(step.op is torch.ops.aten.detach.default for step in steps):
                     base = Data(base, counters[id(out)])
-            plan.append(View(base, steps, tracked, apart))
+            plan.append(View(base, steps, recorded or _taken_in_grad_mode(out), apart))
         return plan
 
     def _root_of(self, root: Alias, outs: list[FakeTensor], aliases: AliasMap) -> Any:
@@ -714,3 +716,10 @@ def _resolve_lazy_bits(flat: Sequence[Any]) -> None:
     for value in flat:
         if isinstance(value, torch.Tensor) and value.requires_grad:
             _ = value.grad_fn
+
+
+def _taken_in_grad_mode(out: FakeTensor) -> bool:
+    """Whether a tensor is a view that autograd lets be written to from what requires grad: a view
+    of no gradient itself is one, too, unless it was taken under no_grad.
+    """
+    return out._is_view() and _creation_of(out) != _creation.NO_GRAD_MODE

@@ -75,7 +75,8 @@ class ViewStep:
 
 @dataclass(frozen=True)
 class View:
-    """Views taken, in order, of an Input, Result or Data; `tracked` by autograd or not.
+    """Views taken, in order, of an Input, Result or Data; `tracked` by autograd, which records
+    what is written to them, or not: those were taken under no_grad, or are detached.
 
     `version`: where its version counter stands, or None if that is its base's.
     """
