@@ -30,6 +30,7 @@ from flambeau_autograd.reasons import MutationInBackward, NoFunctionalForm, View
 from flambeau_autograd.scatters import LAZY, scatter
 from flambeau_prims import sizes
 from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.layouts import overlaps
 from flambeau_prims.rules.registry import aliasing, infer, is_view
 from flambeau_prims.spec import Spec
 
@@ -274,7 +275,9 @@ class _Functionalizer:
     def _write(self, alias: Alias, new: Value) -> None:
         memory = self._memory[alias.root]
         views: list[tuple[Alias, Value]] = []
+        _require_apart(alias)
         while alias.parent is not None:
+            _require_apart(alias.parent)
             base = self._read(alias.parent)
             if alias.step is not None and alias.step.op is aten.as_strided.default:
                 _require_whole(alias)
@@ -381,6 +384,14 @@ class _Functionalizer:
             op, _specs_in(tuple(args)), {key: _specs_in(arg) for key, arg in kwargs.items()}
         )
         return (specs,) if specs is None or isinstance(specs, Spec) else tuple(specs)
+
+
+def _require_apart(alias: Alias) -> None:
+    """A written tensor, and what it is a view of, must have memory for each of its elements."""
+    spec = alias.spec
+    shape, stride = (tuple(map(sizes.hint_of, dims)) for dims in (spec.shape, spec.stride))
+    if 0 not in shape and overlaps(shape, stride):
+        raise ViewWrite("a write to a tensor, or to a part of one, whose elements share memory")
 
 
 def _require_whole(alias: Alias) -> None:

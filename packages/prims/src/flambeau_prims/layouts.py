@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def laid_out(result: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
@@ -17,7 +22,7 @@ def laid_out(result: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
         for size, step, known in zip(shape, stride, result.stride(), strict=True)
     ):
         return result.as_strided(shape, stride)
-    if not _overlaps(shape, stride):
+    if not overlaps(shape, stride):
         laid = torch.empty_strided(shape, stride, dtype=result.dtype, device=result.device)
         return laid.copy_(result)
     offsets = torch.zeros(1, dtype=torch.int64, device=result.device)
@@ -28,7 +33,10 @@ def laid_out(result: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return memory.as_strided(shape, stride)
 
 
-def _overlaps(shape: torch.Size, stride: tuple[int, ...]) -> bool:
+def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements of a tensor may share memory. Strides that no permutation nests, (3, 2) of a
+    shape (2, 3), count as if they did.
+    """
     extent = 1
     for step, size in sorted((step, size) for size, step in zip(shape, stride, strict=True)):
         if size > 1:
