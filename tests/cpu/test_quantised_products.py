@@ -88,6 +88,23 @@ def test_static(dtype: torch.dtype, zeros: str, shape: tuple[int, ...]) -> None:
     assert multiplies(run) == {"int8"}
 
 
+@pytest.mark.parametrize(("rows", "depth", "width"), [(1, 7, 1), (1, 129, 7), (5, 1, 7), (9, 1, 1)])
+def test_matrices_of_one_row_or_column(rows: int, depth: int, width: int) -> None:
+    """A row whose strides are those of a column; `_int_mm` itself reads beyond it."""
+
+    def program(q: Any, w: Any, s: Any) -> Any:
+        return layer(q, 0.0213, 0, w, s, None, None)
+
+    scales = torch.rand(width)
+    for turned in (False, True):
+        q = integers(torch.int8, *((depth, rows) if turned else (rows, depth)))
+        w = integers(torch.int8, *((depth, width) if turned else (width, depth)))
+        q, w = (q.t(), w.t()) if turned else (q, w)
+        with torch.no_grad():
+            ours, theirs = compiled(program)(q, w, scales), program(q, w, scales)
+        closest(ours, theirs, exact_layer(q, 0.0213, 0, w, scales, None, None))
+
+
 def test_weights_with_one_scale_on_either_side() -> None:
     def program(q: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = quantised.dequantize_per_tensor(q, 0.5, 7, *U8)

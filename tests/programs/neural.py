@@ -148,6 +148,19 @@ add(
     lambda: (grad(3, 3, 8, 8), grad(5, 3, 3, 3), grad(5)),
 )
 add(
+    "norms_of_one_channel_or_pixel",
+    lambda x, y, w: (
+        F.batch_norm(x, None, None, training=True), F.batch_norm(y, None, None, training=True),
+        F.conv2d(F.batch_norm(x, None, None, training=True), w),
+        F.batch_norm(x, torch.ones(1), torch.ones(1)).relu(),
+    ),
+    lambda: (
+        # Unlike `contiguous`, `to` gives a tensor that is contiguous already other strides.
+        rand(2, 1, 5, 4).to(memory_format=torch.channels_last),
+        rand(2, 3, 1, 1).to(memory_format=torch.channels_last), rand(3, 1, 2, 3),
+    ),
+)
+add(
     "conv3d",
     lambda x, w: F.conv3d(x, w, padding=1),
     lambda: (grad(1, 2, 4, 5, 3), grad(3, 2, 3, 3, 3)),

@@ -389,3 +389,14 @@ add(
     ),
     lambda: (ints(13), ints(3)),
 )
+add(
+    "integers_and_back",
+    lambda x: [
+        value
+        for y in (x, x * 2, x.bfloat16(), x.half(), x.double())
+        for integer in (torch.int8, torch.int32, torch.int64)
+        for dtype in (torch.float32, torch.bfloat16, torch.float64)
+        for value in (y.to(integer).to(dtype), 1 / y.to(integer).to(dtype), y.to(integer) * 1.5)
+    ],
+    lambda: (torch.tensor([-0.25, -0.5, 0.25, -7.5, 3e9, -3e9, 3e25, float("nan")]).repeat(9),),
+)

@@ -94,6 +94,11 @@ torch.where({b}, {n}, {k})
 {e}.sort({d})[0]
 {e}.topk(1, {d})[0]
 {e}.to(torch.int64)
+{e}.to(torch.int32).float().signbit()
+{e}.to(torch.int64).to({e}.dtype).signbit()
+{e}.nansum({d}, dtype=torch.int64)
+{n}.sum({d}, dtype=torch.bool)
+{n}.prod({d}, dtype=torch.bool)
 {e}.bool()
 {f}.gather({d}, {i} % 2 if {i}.shape == {f}.shape else torch.zeros({f}.shape, dtype=torch.long))
 {a}[torch.arange(min(2, {a}.shape[0]))]

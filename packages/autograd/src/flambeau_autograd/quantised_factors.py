@@ -58,7 +58,7 @@ def multiplied(
     """The product of two matrices, and what is added to it. `row_sums` appends the sums of the
     first one's rows, where there is a shorter way than to add up the rows.
     """
-    args = (first.integers, second.integers)
+    args = tuple(_plain_row(b, each.integers) for each in (first, second))
     (rows, depth), width = args[0].spec.shape, args[1].spec.shape[1]
     shape = (rows, width)
     call = Node(aten._int_mm.default, args, {}, (), b.line)
@@ -86,6 +86,14 @@ def multiplied(
     for each in added:
         result = b.add(result, *b.broadcast([each, result])[:1])
     return result
+
+
+def _plain_row(b: Builder, matrix: Value) -> Value:
+    """A matrix of one row with the strides of one: `_int_mm` reads strides (1, 1) as a column's."""
+    spec = matrix.spec
+    if spec.shape[0] == 1 and spec.stride[0] == 1 and spec.shape[1] != 1:
+        return b.unsqueeze(b.squeeze(matrix, (0,)), 0)
+    return matrix
 
 
 def quantised_matrix(b: Builder, value: Value, outer: int) -> Quantised | None:

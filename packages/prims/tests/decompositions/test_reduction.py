@@ -184,6 +184,19 @@ def test_counting() -> None:
     check(aten.trace.default, Make(1, torch.float32)(4, 6))
 
 
+def test_sums_in_other_dtypes() -> None:
+    numbers = torch.tensor([[0.25, float("nan")], [0.0, 0.0], [2.75, -3.5]])
+    wrapping = torch.full((4, 64), 4, dtype=torch.int8)
+    for x in (numbers, numbers.half(), wrapping, wrapping > 5, torch.zeros(0, 3)):
+        for op in (aten.sum, aten.nansum):
+            check(op.dim_IntList if op is aten.sum else op.default, x, [0], dtype=torch.bool)
+        check(aten.sum.default, x, dtype=torch.bool)
+        check(aten.prod.default, x, dtype=torch.bool)
+        check(aten.prod.dim_int, x, 1, True, dtype=torch.bool)
+    check(aten.nansum.default, numbers, [0], dtype=torch.int32)
+    check(aten.nansum.default, numbers.bfloat16(), dtype=torch.uint8)
+
+
 def test_rare_forms() -> None:
     make = Make(12, torch.float32, layouts=("contiguous", "permuted"))
     for name in ("var", "std", "var_mean", "std_mean"):

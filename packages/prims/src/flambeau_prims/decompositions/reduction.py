@@ -48,9 +48,11 @@ def count(shape: Sequence[Size], dims: Sequence[int]) -> Size:
 
 
 def _accumulated(b: Builder, x: Value, primitive: str, dim: Any, keepdim: bool) -> Value:
-    """A sum or product over dims, in the compute dtype of the result."""
+    """A sum or product over dims, in the compute dtype of the result: of truths, any and all."""
     dims = wrap_dims(dim, x.spec.ndim)
     x = b.cast(x, compute_dtype(b.result.dtype))
+    if x.spec.dtype is torch.bool:
+        primitive = {"sum": "any", "prod": "all"}[primitive]
     return finish(b, getattr(b, primitive)(x, dims), dims, keepdim)
 
 
@@ -62,8 +64,8 @@ def sum_(b: Builder, x: Value, dim: Dims = None, keepdim: bool = False, **_dtype
 
 @decomposition(aten.nansum.default)
 def nansum(b: Builder, x: Value, dim: Dims = None, keepdim: bool = False, **_dtype: Any) -> Value:
-    """Sums over dims, NaN counting as 0."""
-    x = b.cast(x, compute_dtype(b.result.dtype))
+    """Sums over dims, NaN counting as 0, whatever dtype the sum has."""
+    x = b.widen(x)
     if x.spec.dtype.is_floating_point:
         x = b.where(b.isnan(x), 0.0, x)
     return _accumulated(b, x, "sum", dim, keepdim)

@@ -87,7 +87,9 @@ def native_batch_norm(
         saved = input.fresh((channels,), dtype=dtype)
         return input.fresh(stride=preserved_stride(input)), saved, saved
     saved = input.fresh((channels if training else 0,), dtype=dtype)
-    return input.fresh(stride=_batch_norm_stride(input)), saved, saved
+    # One channel, or one pixel: contiguous and channels-last at once.
+    stride = contiguous_stride(input.shape) if is_contiguous(input) else _batch_norm_stride(input)
+    return input.fresh(stride=stride), saved, saved
 
 
 def _batch_norm_stride(input: Spec) -> tuple[Size, ...]:

@@ -297,6 +297,17 @@ INLINE int64_t int64_of(double x) { return (int64_t)x; }
 #endif
 INLINE int64_t int64_of(float x) { return int64_of((double)x); }
 """,
+    "whole_of": """\
+// The float of the integer (int32_t or int64_t, up to `bound`) that the processor converts x to.
+template <class T> INLINE T whole_of(T x, T bound) {
+  const T whole = (sizeof(T) == 4 ? (T)__builtin_truncf((float)x) : (T)__builtin_trunc(x)) + (T)0;
+#if defined(__x86_64__)
+  return (whole >= -bound) & (whole < bound) ? whole : -bound;
+#else
+  return x != x ? (T)0 : whole < -bound ? -bound : whole > bound ? bound : whole;
+#endif
+}
+""",
     "double_of": """\
 // The halves of an int64 are the low bits of 2**52 + low and 2**84 + 2**63 + high * 2**32; only the
 // last addition rounds.

@@ -15,7 +15,7 @@ import torch
 from flambeau_inductor.codegen.cpp.cpp_types import HALVES, literal, storage_type, value_type
 from flambeau_inductor.codegen.cpp.scans import take
 from flambeau_inductor.indexing.expressions import free_names, integer_text
-from flambeau_inductor.ir import Constant
+from flambeau_inductor.ir import Compute, Constant
 from flambeau_inductor.scalar_ops import install
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class CppPrinter:
     `renamed` maps the name of a value to what stands for it in index expressions (an index that was
     checked is replaced by one that is safe to read at); `guards` maps it to the condition under
     which that holds. `carry_index` picks a column's carry of a Scan. `bounds` maps constants to
-    variables that hold them, whose value the compiler does not know.
+    variables that hold them, whose value the compiler does not know. `floats` are the dtypes of
+    floating values; `truncated` maps an integer that was cast from one to the float equal to it.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,8 @@ class CppPrinter:
         self.carry_index = ""
         self.constants: dict[str, Number] = {}
         self.bounds: dict[str, str] = {}
+        self.floats: dict[str, torch.dtype] = {}
+        self.truncated: dict[str, tuple[str, torch.dtype]] = {}
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
@@ -54,7 +57,28 @@ class CppPrinter:
         if isinstance(statement, Constant):
             self.constants[name] = statement.value
         self.lines.append(f"const {value_type(statement.dtype)} {name} = {value};")  # type: ignore[union-attr]
+        if statement.dtype.is_floating_point:  # type: ignore[union-attr]
+            self.floats[name] = statement.dtype  # type: ignore[union-attr]
+        elif isinstance(statement, Compute) and statement.op == "cast":
+            self._bind_truncated(statement)
         return name
+
+    def _bind_truncated(self, cast: Compute) -> None:
+        """The float that equals an integer cast from a float. GCC before 14 makes the casts there
+        and back one truncation, with another sign of zero and other values beyond the integers.
+        """
+        source, name = cast.args[0], cast.name
+        if cast.dtype.itemsize < 4:
+            return
+        if source in self.truncated:
+            self.truncated[name] = self.truncated[source]
+        elif source in self.floats:
+            dtype = self.floats[source]
+            wide = torch.float64 if dtype == torch.float64 else torch.float32
+            bound = literal(2.0 ** (8 * cast.dtype.itemsize - 1), wide)
+            value = f"whole_of({self.cast(source, dtype, wide)}, {bound})"
+            self.lines.append(f"const {value_type(wide)} {name}_float = {value};")
+            self.truncated[name] = f"{name}_float", wide
 
     def index_text(self, expr: Integer) -> str:
         """An index expression in C++."""
@@ -157,6 +181,9 @@ class CppPrinter:
     def cast(self, x: str, source: torch.dtype, to: torch.dtype) -> str:
         if source == to:
             return x
+        if to.is_floating_point and x in self.truncated:
+            value, wide = self.truncated[x]  # the integer exactly, so `to` rounds once
+            return self.cast(value, wide, to)
         if source == torch.bool:  # a selection is vectorised where the conversion of a mask is not
             return f"{x} ? {literal(1, to)} : {literal(0, to)}"
         if source in HALVES:
