@@ -271,6 +271,11 @@ add(
     lambda: (grad(8, 5), ints(8, low=0, high=5), uniform(5).detach()),
 )
 add(
+    "squares_of_differences_from_a_loss",
+    lambda x, y: (x - F.cross_entropy(x, y)).square().mean(),
+    lambda: (grad(8, 5), ints(8, low=0, high=5)),
+)
+add(
     "cross_entropy_spatial",
     lambda x, y: (F.cross_entropy(x, y, ignore_index=0), F.nll_loss(x.log_softmax(1), y)),
     lambda: (grad(2, 5, 3, 4), ints(2, 3, 4, low=0, high=5)),

@@ -150,6 +150,8 @@ def _total_of_mean(average: Any, x: Value, node: Node) -> Any:
     divided = operands_of(average, "div")
     if divided is not None:
         amount = divided[1]
+        if isinstance(amount, Value):
+            return None
         same = amount == count if isinstance(amount, (int, float)) else known_eq(amount, count)
         return divided[0] if same else None
     scaled = operands_of(average, "mul")
