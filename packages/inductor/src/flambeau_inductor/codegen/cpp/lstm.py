@@ -1,0 +1,253 @@
+"""C++ for the recurrence of an LSTM's layer, in one direction.
+
+    weights     u[p][k][g][j] = w[g * H + p * V + j][k]        panels of V hidden units
+    recurrence  s = x[t] + b + h[t - 1] u                      four vectors for each row and panel
+                c = sigmoid(s[1]) c + sigmoid(s[0]) tanh(s[2]);  h[t] = sigmoid(s[3]) tanh(c)
+
+A vector's lanes are hidden units, so that the four gates of a unit come to lie in one lane, and
+nothing is exchanged between lanes. One source serves all layers: sizes and strides are arguments.
+
+Threads take rows of the batch each, where there are enough: they never wait for each other. Where
+there are not, the threads of a group of rows take panels each, and meet after each step. They spin
+there, since all of them are at work; a runtime whose threads sleep while they wait (OMP_WAIT_POLICY
+passive) takes longer to wake them than they work. Each sum is the same whichever thread computes
+it.
+"""
+
+from __future__ import annotations
+
+from flambeau_inductor.codegen.cpp.prelude import prelude
+from flambeau_inductor.lowering.lstm import RECURRENCE, WEIGHTS
+from flambeau_runtime.program import Kernel, Source
+
+NAMES = {WEIGHTS: "cpu_lstm_weights", RECURRENCE: "cpu_lstm_recurrence"}
+"""What is called -> the kernel."""
+
+_SETTINGS = """\
+#if defined(__AVX512F__)
+enum { BYTES = 64, VECTORS = 4 };
+#elif defined(__AVX__)
+enum { BYTES = 32, VECTORS = 2 };
+#else
+enum { BYTES = 16, VECTORS = 2 };
+#endif
+// A register tile has ROWS rows; DEPTH weights of a panel stay in the first-level cache.
+enum { VECTOR = BYTES / 4, WIDTH = 4 * VECTOR, ROWS = 6, DEPTH = 128, MOST_ROWS = 48 };
+// Threads share a layer from so many products each; those that meet after a step, from so many in
+// the step. A group of rows has so many at least, by the bytes of the weights: of more than CACHED,
+// each row must make up for weights from beyond the second-level cache.
+enum { LAYER_WORK = 1 << 19, STEP_WORK = 1 << 16, CACHED = 3 << 19, NEAR_ROWS = 4, FAR_ROWS = 12 };
+enum { SPINS = 4096 };
+"""
+
+_WEIGHTS = """\
+static void weights_part(
+    const float *w, float *u, const int64_t *ints, int64_t begin, int64_t end) {
+  const int64_t hidden = ints[0], row = ints[1], column = ints[2], side = transposed<4>::side;
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t first = task / 4 * VECTOR, gate = task % 4;
+    const int64_t lanes = hidden - first < VECTOR ? hidden - first : VECTOR;
+    const float *const from = w + (gate * hidden + first) * row;
+    float *const to = u + first * 4 * hidden + gate * VECTOR;
+    int64_t k = 0;
+    if (lanes == VECTOR && column == 1)
+      for (; k + side <= hidden; k += side)
+        for (int64_t lane = 0; lane < VECTOR; lane += side)
+          transposed<4>::run(from + lane * row + k, row, to + k * WIDTH + lane, WIDTH);
+    for (; k < hidden; ++k)
+      for (int64_t lane = 0; lane < VECTOR; ++lane)
+        to[k * WIDTH + lane] = lane < lanes ? from[lane * row + k * column] : 0;
+  }
+}
+// ints: the number of hidden units, and the steps between rows and between columns of w.
+EXPORT void cpu_lstm_weights(void *const *buffers, const int64_t *ints) {
+  const float *const w = (const float *)buffers[0];
+  float *const u = (float *)buffers[1];
+  const int64_t n = (ints[0] + VECTOR - 1) / VECTOR * 4;
+  if (ints[0] * ints[0] < LAYER_WORK / 4) {
+    weights_part(w, u, ints, 0, n);
+    return;
+  }
+  #pragma omp parallel THREADS
+  {
+    const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();
+    weights_part(w, u, ints, share(n, t, count, 4), share(n, t + 1, count, 4));
+  }
+}
+"""
+
+_CELL = """\
+// exp(x) - 1 for x <= 0, as exp_of computes exp(x): 2**n * expm1(r) + (2**n - 1).
+INLINE float expm1_of(float x) {
+  const float least = x < -40.0f ? -40.0f : x;
+  const float shifted = fma_of(least, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
+  const float r = fma_of(n, -1.42860677e-6f, fma_of(n, -0.693145752f, least));
+  float q = fma_of(0x1.6db676p-10f, r, 0x1.123dp-7f);
+  q = fma_of(q, r, 0x1.55545cp-5f);
+  q = fma_of(q, r, 0x1.55548cp-3f);
+  q = fma_of(q, r, 0.5f);
+  const uint32_t whole = __builtin_bit_cast(uint32_t, shifted), one = 0x3f800000;
+  const float scale = __builtin_bit_cast(float, (whole << 23) + one);
+  return fma_of(scale, fma_of(r * r, q, r), scale - 1.0f);
+}
+// sigmoid(gate) * tanh(x), with one division.
+INLINE float gated(float gate, float x) {
+  const float e = expm1_of(-2.0f * __builtin_fabsf(x));
+  return __builtin_copysignf(-e / ((1.0f + exp_of(-gate)) * (2.0f + e)), x);
+}
+// One row's units of a panel: `sums` are those of h, `x` those of the inputs, gate by gate.
+INLINE void cell(
+    const float *sums, const float *x, int64_t hidden, const float *bias, const float *from_c,
+    float *c, float *h, int64_t lanes) {
+  #pragma omp simd
+  for (int64_t j = 0; j < lanes; ++j) {
+    const float i = sums[j] + x[j] + bias[j];
+    const float f = sums[VECTOR + j] + x[hidden + j] + bias[VECTOR + j];
+    const float g = sums[2 * VECTOR + j] + x[2 * hidden + j] + bias[2 * VECTOR + j];
+    const float o = sums[3 * VECTOR + j] + x[3 * hidden + j] + bias[3 * VECTOR + j];
+    const float next = from_c[j] / (1.0f + exp_of(-f)) + gated(i, g);
+    c[j] = next;
+    h[j] = gated(o, next);
+  }
+}
+"""
+
+_RECURRENCE = """\
+struct layer {
+  const float *x, *u, *hx, *cx, *biases[2];
+  float *out, *h, *c;
+  int64_t hidden, hx_row, cx_row, steps, batch;
+  bool reverse;
+};
+template <int rows>
+INLINE void multiply(
+    int64_t count, const float *h, int64_t row, const float *u, float *sums, int64_t steps,
+    bool first) {
+  if constexpr (rows > 1)
+    if (count < rows) {
+      multiply<rows - 1>(count, h, row, u, sums, steps, first);
+      return;
+    }
+  for (int64_t n = 0; n < 4; n += VECTORS)
+    multiply_tile<float_words, stored_words, BYTES, rows, VECTORS>(
+        (const char *)h, row * 4, (const char *)(u + n * VECTOR), WIDTH * 4,
+        (char *)(sums + n * VECTOR), WIDTH * 4, steps, first);
+}
+// A step for the units of a panel, in the rows from `first` on.
+static void panel_step(
+    const layer &l, int64_t step, int64_t panel, int64_t first, int64_t end) {
+  const int64_t hidden = l.hidden, unit = panel * VECTOR, size = l.batch * hidden;
+  const int64_t lanes = hidden - unit < VECTOR ? hidden - unit : VECTOR;
+  const int64_t t = l.reverse ? l.steps - 1 - step : step;
+  const float *const h = step ? l.out + (l.reverse ? t + 1 : t - 1) * size : l.hx;
+  const float *const from_c = step ? l.c : l.cx;
+  const int64_t h_row = step ? hidden : l.hx_row, c_row = step ? hidden : l.cx_row;
+  float sums[MOST_ROWS * WIDTH] __attribute__((aligned(64)));
+  float bias[WIDTH] __attribute__((aligned(64))) = {};
+  for (int n = 0; n < 2 && l.biases[n]; ++n)
+    for (int64_t gate = 0; gate < 4; ++gate)
+      for (int64_t j = 0; j < lanes; ++j)
+        bias[gate * VECTOR + j] += l.biases[n][gate * hidden + unit + j];
+  for (int64_t row = first; row < end; row += MOST_ROWS) {
+    const int64_t count = end - row < MOST_ROWS ? end - row : MOST_ROWS;
+    const int64_t tiles = (count + ROWS - 1) / ROWS;
+    for (int64_t k = 0; k < hidden; k += DEPTH)
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t at = count * tile / tiles, rows = count * (tile + 1) / tiles - at;
+        multiply<ROWS>(
+            rows, h + (row + at) * h_row + k, h_row, l.u + (unit * hidden + k * VECTOR) * 4,
+            sums + at * WIDTH, hidden - k < DEPTH ? hidden - k : DEPTH, k == 0);
+      }
+    for (int64_t r = row; r < row + count; ++r) {
+      const float *const x = l.x + (t * l.batch + r) * 4 * hidden + unit;
+      const float *const sum = sums + (r - row) * WIDTH, *const old = from_c + r * c_row + unit;
+      float *const c = l.c + r * hidden + unit, *const to = l.out + t * size + r * hidden + unit;
+      if (lanes == VECTOR)
+        cell(sum, x, hidden, bias, old, c, to, VECTOR);
+      else
+        cell(sum, x, hidden, bias, old, c, to, lanes);
+      if (step == l.steps - 1) __builtin_memcpy(l.h + r * hidden + unit, to, lanes * 4);
+    }
+  }
+}
+struct meeting {
+  int64_t arrived;
+  char rest[56];
+};
+extern "C" int sched_yield(void) noexcept;
+INLINE void meet(meeting &at, int64_t all) {
+  __atomic_add_fetch(&at.arrived, 1, __ATOMIC_ACQ_REL);
+  for (int spins = 0; __atomic_load_n(&at.arrived, __ATOMIC_ACQUIRE) < all; ++spins) {
+    if (spins > SPINS) sched_yield();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+}
+struct sharing {
+  int64_t groups, members;
+};
+// How many groups of rows there are, and how many threads in each, of at most `most`.
+static sharing share_layer(const layer &l, int64_t most) {
+  const int64_t weights = 4 * l.hidden * l.hidden, panels = (l.hidden + VECTOR - 1) / VECTOR;
+  const int64_t least = weights * 4 > CACHED ? FAR_ROWS : NEAR_ROWS;
+  const int64_t paid = weights * l.batch * l.steps / LAYER_WORK;
+  if (paid < most) most = paid;
+  if (most < 2) return {1, 1};
+  const int64_t full = l.batch / least, groups = full < 1 ? 1 : full < most ? full : most;
+  int64_t members = most / groups;
+  const int64_t step = weights * (l.batch / groups) / STEP_WORK;
+  if (step < members) members = step;
+  if (panels < members) members = panels;
+  return {groups, members < 1 ? 1 : members};
+}
+static void layer_part(const layer &l, sharing s, int64_t t, meeting *meetings) {
+  const int64_t group = t / s.members, member = t % s.members;
+  const int64_t panels = (l.hidden + VECTOR - 1) / VECTOR;
+  const int64_t first = share(l.batch, group, s.groups, 1);
+  const int64_t end = share(l.batch, group + 1, s.groups, 1);
+  const int64_t begin = share(panels, member, s.members, 1);
+  const int64_t stop = share(panels, member + 1, s.members, 1);
+  for (int64_t step = 0; step < l.steps; ++step) {
+    for (int64_t panel = begin; panel < stop; ++panel) panel_step(l, step, panel, first, end);
+    if (s.members > 1) meet(meetings[group], (step + 1) * s.members);
+  }
+}
+// buffers: the inputs' products, the panels, the states, two biases if there are any, the results.
+// ints: hidden units, rows' steps of the states, steps, rows, whether in reverse, with biases.
+EXPORT void cpu_lstm_recurrence(void *const *buffers, const int64_t *ints) {
+  const int64_t outs = ints[6] ? 6 : 4;
+  const float *const *const from = (const float *const *)buffers;
+  float *const *const to = (float *const *)buffers + outs;
+  const layer l = {from[0], from[1], from[2], from[3],
+                   {ints[6] ? from[4] : nullptr, ints[6] ? from[5] : nullptr},
+                   to[0], to[1], to[2], ints[0], ints[1], ints[2], ints[3], ints[4], ints[5] != 0};
+  const sharing s = share_layer(l, MAX_THREADS);
+  if (s.groups * s.members == 1) {
+    layer_part(l, s, 0, nullptr);
+    return;
+  }
+  meeting *const meetings = (meeting *)__builtin_alloca_with_align(s.groups * 64, 512);
+  for (int64_t group = 0; group < s.groups; ++group) meetings[group].arrived = 0;
+  #pragma omp parallel num_threads(s.groups * s.members)
+  {
+    const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();
+    // The runtime may give fewer threads than it has been asked for.
+    const sharing real = count < s.groups * s.members ? share_layer(l, count) : s;
+    if (t < real.groups * real.members) layer_part(l, real, t, meetings);
+  }
+}
+"""
+
+
+def lstm_source(threads: int) -> tuple[Source, tuple[Kernel, ...]]:
+    """The translation unit and its kernels, whose `source` is 0; `threads`: 0 for as many as OpenMP
+    has.
+    """
+    limits = f"""\
+#define MAX_THREADS {threads or "omp_get_max_threads()"}
+#define THREADS {f"num_threads({threads})" if threads else ""}
+"""
+    text = "".join([limits, _SETTINGS, _WEIGHTS, _CELL, _RECURRENCE])
+    kernels = tuple(Kernel(name, 0) for name in NAMES.values())
+    return Source("cpp", prelude([text], parallel=True) + text), kernels
