@@ -8,10 +8,9 @@ A vector's lanes are hidden units, so that the four gates of a unit come to lie 
 nothing is exchanged between lanes. One source serves all layers: sizes and strides are arguments.
 
 Threads take rows of the batch each, where there are enough: they never wait for each other. Where
-there are not, the threads of a group of rows take panels each, and meet after each step. They spin
-there, since all of them are at work; a runtime whose threads sleep while they wait (OMP_WAIT_POLICY
-passive) takes longer to wake them than they work. Each sum is the same whichever thread computes
-it.
+there are not, the threads of a group of rows take panels each, and wait for each other after each
+step. A thread that has computed its share computes what others have not begun, so that none waits
+for one that sleeps or has not come yet. Each sum is the same whichever thread computes it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ enum { VECTOR = BYTES / 4, WIDTH = 4 * VECTOR, ROWS = 6, DEPTH = 128, MOST_ROWS 
 // the step. A group of rows has so many at least, by the bytes of the weights: of more than CACHED,
 // each row must make up for weights from beyond the second-level cache.
 enum { LAYER_WORK = 1 << 19, STEP_WORK = 1 << 16, CACHED = 3 << 19, NEAR_ROWS = 4, FAR_ROWS = 12 };
-enum { SPINS = 4096 };
+enum { SPINS = 256 };
 """
 
 _WEIGHTS = """\
@@ -170,15 +169,24 @@ static void panel_step(
     }
   }
 }
-struct meeting {
-  int64_t arrived;
-  char rest[56];
+// What the threads of a group know of each other: `done` panels of all steps, in a line of memory;
+// then a line for each thread, the panels of its share that are taken.
+struct alignas(64) progress {
+  int64_t count;
 };
-extern "C" int sched_yield(void) noexcept;
-INLINE void meet(meeting &at, int64_t all) {
-  __atomic_add_fetch(&at.arrived, 1, __ATOMIC_ACQ_REL);
-  for (int spins = 0; __atomic_load_n(&at.arrived, __ATOMIC_ACQUIRE) < all; ++spins) {
-    if (spins > SPINS) sched_yield();
+// A panel of a share of `size` that nobody has taken in this step; -1: there is none.
+INLINE int64_t take(progress &taken, int64_t step, int64_t size) {
+  int64_t at = __atomic_load_n(&taken.count, __ATOMIC_RELAXED);
+  while (at < (step + 1) * size)
+    if (__atomic_compare_exchange_n(
+            &taken.count, &at, at + 1, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return at - step * size;
+  return -1;
+}
+extern "C" int usleep(unsigned int) noexcept;
+INLINE void wait_for(progress &done, int64_t all) {
+  for (int spins = 0; __atomic_load_n(&done.count, __ATOMIC_ACQUIRE) < all; ++spins) {
+    if (spins >= SPINS) usleep(20);
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -201,16 +209,26 @@ static sharing share_layer(const layer &l, int64_t most) {
   if (panels < members) members = panels;
   return {groups, members < 1 ? 1 : members};
 }
-static void layer_part(const layer &l, sharing s, int64_t t, meeting *meetings) {
+static void layer_part(const layer &l, sharing s, int64_t t, progress *groups) {
   const int64_t group = t / s.members, member = t % s.members;
   const int64_t panels = (l.hidden + VECTOR - 1) / VECTOR;
   const int64_t first = share(l.batch, group, s.groups, 1);
   const int64_t end = share(l.batch, group + 1, s.groups, 1);
-  const int64_t begin = share(panels, member, s.members, 1);
-  const int64_t stop = share(panels, member + 1, s.members, 1);
+  progress *const done = groups + group * (s.members + 1), *const taken = done + 1;
   for (int64_t step = 0; step < l.steps; ++step) {
-    for (int64_t panel = begin; panel < stop; ++panel) panel_step(l, step, panel, first, end);
-    if (s.members > 1) meet(meetings[group], (step + 1) * s.members);
+    if (s.members == 1) {
+      for (int64_t panel = 0; panel < panels; ++panel) panel_step(l, step, panel, first, end);
+      continue;
+    }
+    for (int64_t i = 0; i < s.members; ++i) {  // its own share, then what others have not taken
+      const int64_t of = (member + i) % s.members, begin = share(panels, of, s.members, 1);
+      const int64_t size = share(panels, of + 1, s.members, 1) - begin;
+      for (int64_t at; (at = take(taken[of], step, size)) >= 0;) {
+        panel_step(l, step, begin + at, first, end);
+        __atomic_add_fetch(&done->count, 1, __ATOMIC_RELEASE);
+      }
+    }
+    wait_for(*done, (step + 1) * panels);
   }
 }
 // buffers: the inputs' products, the panels, the states, two biases if there are any, the results.
@@ -227,14 +245,15 @@ EXPORT void cpu_lstm_recurrence(void *const *buffers, const int64_t *ints) {
     layer_part(l, s, 0, nullptr);
     return;
   }
-  meeting *const meetings = (meeting *)__builtin_alloca_with_align(s.groups * 64, 512);
-  for (int64_t group = 0; group < s.groups; ++group) meetings[group].arrived = 0;
+  const int64_t lines = s.groups * (s.members + 1);
+  progress *const groups = (progress *)__builtin_alloca_with_align(lines * 64, 512);
+  for (int64_t line = 0; line < lines; ++line) groups[line].count = 0;
   #pragma omp parallel num_threads(s.groups * s.members)
   {
     const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();
     // The runtime may give fewer threads than it has been asked for.
     const sharing real = count < s.groups * s.members ? share_layer(l, count) : s;
-    if (t < real.groups * real.members) layer_part(l, real, t, meetings);
+    if (t < real.groups * real.members) layer_part(l, real, t, groups);
   }
 }
 """
