@@ -65,7 +65,7 @@ def _recurrence_rule(gates: Spec, hx: Spec, cx: Spec) -> tuple[Spec, Spec, Spec]
 
 @dataclass(frozen=True, slots=True)
 class LstmLayer:
-    """A layer of an LSTM in one direction, without a backward; `outputs` are out, h and c."""
+    """A layer of an LSTM in one direction; `outputs` are out, h and c."""
 
     x: Value
     input_weight: Value
@@ -78,13 +78,15 @@ class LstmLayer:
 
 
 def lstm_layer(node: Node) -> LstmLayer | None:
-    """The layer that a node computes in float32 on a CPU, without a workspace for a backward."""
+    """The layer that a node computes in float32 on a CPU. A workspace for its backward, the fourth
+    result, is not the layer's.
+    """
     if node.op is not aten.mkldnn_rnn_layer.default or node.kwargs:
         return None
-    x, input_weight, weight, b, b2, hx, cx, reverse, batch_sizes, mode, *_, train = node.args
+    x, input_weight, weight, b, b2, hx, cx, reverse, batch_sizes, mode, *_ = node.args
     has_biases = node.args[12]
-    *outputs, workspace = node.outputs
-    if mode != LSTM or train or workspace is not None or batch_sizes or None in outputs:
+    *outputs, _ = node.outputs
+    if mode != LSTM or batch_sizes or None in outputs:
         return None
     specs = [value.spec for value in (x, input_weight, weight, b, b2, hx, cx)]
     if any(spec.device.type != "cpu" or spec.dtype is not torch.float32 for spec in specs):

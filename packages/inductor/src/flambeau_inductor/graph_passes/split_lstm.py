@@ -32,10 +32,12 @@ def split_lstm(graph: Graph) -> Graph:
     layers = {node: each for node in graph.nodes if (each := lstm_layer(node)) and _pays(each)}
     if not layers:
         return graph
+    users, kept = graph.users(), {*graph.live_at_exit()}
     nodes: list[Node] = []
-    builder = Builder(nodes, (value.name for value in graph.users()))
+    builder = Builder(nodes, (value.name for value in users))
     for node in graph.nodes:
-        if node in layers:
+        workspace = node.outputs[-1] if node in layers else None
+        if node in layers and not (workspace in kept or users.get(workspace)):
             _split(builder, node, layers[node])
         else:
             nodes.append(node)

@@ -76,38 +76,56 @@ EXPORT void cpu_lstm_weights(void *const *buffers, const int64_t *ints) {
 """
 
 _CELL = """\
-// exp(x) - 1 for x <= 0, as exp_of computes exp(x): 2**n * expm1(r) + (2**n - 1).
-INLINE float expm1_of(float x) {
-  const float least = x < -40.0f ? -40.0f : x;
-  const float shifted = fma_of(least, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
-  const float r = fma_of(n, -1.42860677e-6f, fma_of(n, -0.693145752f, least));
-  float q = fma_of(0x1.6db676p-10f, r, 0x1.123dp-7f);
-  q = fma_of(q, r, 0x1.55545cp-5f);
-  q = fma_of(q, r, 0x1.55548cp-3f);
-  q = fma_of(q, r, 0.5f);
-  const uint32_t whole = __builtin_bit_cast(uint32_t, shifted), one = 0x3f800000;
-  const float scale = __builtin_bit_cast(float, (whole << 23) + one);
-  return fma_of(scale, fma_of(r * r, q, r), scale - 1.0f);
+typedef words<BYTES>::floats floats;
+typedef words<BYTES>::unsigneds unsigneds;
+INLINE floats load(const float *from, int64_t lanes) {
+  if (lanes == VECTOR) return load_as<floats>(from);
+  floats value = {};
+  for (int64_t j = 0; j < lanes; ++j) value[j] = from[j];
+  return value;
+}
+INLINE void store(float *to, floats value, int64_t lanes) {
+  if (lanes == VECTOR)
+    __builtin_memcpy(to, &value, BYTES);
+  else
+    for (int64_t j = 0; j < lanes; ++j) to[j] = value[j];
+}
+// exp(x) - 1 as exp_of computes exp(x): 2**n * expm1(r) + (2**n - 1). Beyond 80 on either side it
+// makes no difference to the gates.
+INLINE floats expm1_of(floats x) {
+  const floats zero = {}, least = zero - 80.0f, most = zero + 80.0f, magic = zero + 12582912.0f;
+  x = x < least ? least : x;
+  x = x > most ? most : x;
+  const floats shifted = multiply_add(magic, x, zero + 1.44269504f), n = shifted - magic;
+  floats r = multiply_add(x, n, zero - 0.693145752f);
+  r = multiply_add(r, n, zero - 1.42860677e-6f);
+  floats q = multiply_add(zero + 0x1.123dp-7f, r, zero + 0x1.6db676p-10f);
+  q = multiply_add(zero + 0x1.55545cp-5f, q, r);
+  q = multiply_add(zero + 0x1.55548cp-3f, q, r);
+  q = multiply_add(zero + 0.5f, q, r);
+  const floats scale = (floats)(((unsigneds)shifted << 23) + 0x3f800000);
+  return multiply_add(scale - 1.0f, scale, multiply_add(r, r * r, q));
 }
 // sigmoid(gate) * tanh(x), with one division.
-INLINE float gated(float gate, float x) {
-  const float e = expm1_of(-2.0f * __builtin_fabsf(x));
-  return __builtin_copysignf(-e / ((1.0f + exp_of(-gate)) * (2.0f + e)), x);
+INLINE floats gated(floats gate, floats x) {
+  const unsigneds sign = (unsigneds)x & 0x80000000u;
+  const floats magnitude = (floats)((unsigneds)x ^ sign), e = expm1_of(-2.0f * magnitude);
+  const floats size = -e / ((2.0f + expm1_of(-gate)) * (2.0f + e));
+  return (floats)((unsigneds)size | sign);
 }
 // One row's units of a panel: `sums` are those of h, `x` those of the inputs, gate by gate.
 INLINE void cell(
     const float *sums, const float *x, int64_t hidden, const float *bias, const float *from_c,
     float *c, float *h, int64_t lanes) {
-  #pragma omp simd
-  for (int64_t j = 0; j < lanes; ++j) {
-    const float i = sums[j] + x[j] + bias[j];
-    const float f = sums[VECTOR + j] + x[hidden + j] + bias[VECTOR + j];
-    const float g = sums[2 * VECTOR + j] + x[2 * hidden + j] + bias[2 * VECTOR + j];
-    const float o = sums[3 * VECTOR + j] + x[3 * hidden + j] + bias[3 * VECTOR + j];
-    const float next = from_c[j] / (1.0f + exp_of(-f)) + gated(i, g);
-    c[j] = next;
-    h[j] = gated(o, next);
-  }
+  floats gates[4];
+  #pragma GCC unroll 4
+  for (int gate = 0; gate < 4; ++gate)
+    gates[gate] = load_as<floats>(sums + gate * VECTOR) + load(x + gate * hidden, lanes) +
+                  load_as<floats>(bias + gate * VECTOR);
+  const floats kept = load(from_c, lanes) / (2.0f + expm1_of(-gates[1]));
+  const floats next = kept + gated(gates[0], gates[2]);
+  store(c, next, lanes);
+  store(h, gated(gates[3], next), lanes);
 }
 """
 
@@ -149,10 +167,10 @@ static void panel_step(
         bias[gate * VECTOR + j] += l.biases[n][gate * hidden + unit + j];
   for (int64_t row = first; row < end; row += MOST_ROWS) {
     const int64_t count = end - row < MOST_ROWS ? end - row : MOST_ROWS;
-    const int64_t tiles = (count + ROWS - 1) / ROWS;
     for (int64_t k = 0; k < hidden; k += DEPTH)
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        const int64_t at = count * tile / tiles, rows = count * (tile + 1) / tiles - at;
+      for (int64_t at = 0, rows; at < count; at += rows) {
+        const int64_t left = count - at;
+        rows = left > ROWS + 1 || left == ROWS ? ROWS : left > ROWS ? ROWS - 1 : left;
         multiply<ROWS>(
             rows, h + (row + at) * h_row + k, h_row, l.u + (unit * hidden + k * VECTOR) * 4,
             sums + at * WIDTH, hidden - k < DEPTH ? hidden - k : DEPTH, k == 0);
