@@ -63,11 +63,18 @@ def _split(b: Builder, node: Node, layer: LstmLayer) -> None:
     product.outputs = (result,)
     b.nodes.append(product)
     sums = b.reshape(result, (steps, batch, gates))
-    states = [
-        state if state.spec.stride[1] == 1 else b.clone(state) for state in (layer.hx, layer.cx)
-    ]
+    states = [_in_rows(b, state) for state in (layer.hx, layer.cx)]
     args = (sums, layer.weight, *layer.biases, *states, layer.reverse)
     recurrence = Node(lstm_recurrence, args, {}, layer.outputs, node.where)
     for out in layer.outputs:
         out.producer = recurrence
     b.nodes.append(recurrence)
+
+
+def _in_rows(b: Builder, state: Value) -> Value:
+    """A state whose rows the kernels can read."""
+    if state.spec.stride[1] == 1:
+        return state
+    copy = b.clone(state)
+    copy.spec = state.spec.fresh()
+    return copy
