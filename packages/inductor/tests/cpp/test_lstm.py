@@ -72,9 +72,7 @@ def kernels_of(graph: Graph, options: InductorOptions = OPTIONS) -> list[str]:
     return [each.name for each in compile_graph(graph, options).kernels if "lstm" in each.name]
 
 
-def check(
-    results: Any, graph: Graph, tensors: list[torch.Tensor], *settings: bool
-) -> None:
+def check(results: Any, graph: Graph, tensors: list[torch.Tensor], *settings: bool) -> None:
     """The results are about as near to the exact ones as the library's, and in its layouts."""
     expected = run_graph(graph, tensors)
     for result, wanted, best in zip(results, expected, exact(tensors, *settings), strict=True):
@@ -177,6 +175,8 @@ def test_what_stays_a_call_of_onednn() -> None:
     assert kernels_of(graph_of(tensors)) == KERNELS
     assert kernels_of(graph_of(tensors), InductorOptions(numerics="strict")) == []
     assert kernels_of(graph_of([each.bfloat16() for each in tensors])) == []
+    assert kernels_of(graph_of(operands(2, 16, 10, 512))) == KERNELS
+    assert kernels_of(graph_of(operands(2, 17, 10, 512))) == []
     # A workspace that nobody reads is none.
     assert kernels_of(graph_of(tensors, train=True)) == KERNELS
     graph = graph_of(tensors, train=True)

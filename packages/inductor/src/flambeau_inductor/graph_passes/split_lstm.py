@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+MOST_HIDDEN, MOST_ROWS = 312, 16
+"""A layer of more hidden units, and more rows in a step, is left to oneDNN."""
+
 
 def split_lstm(graph: Graph) -> Graph:
     """Rewrite the layers of `graph` that are worth it, in place."""
@@ -37,7 +40,8 @@ def split_lstm(graph: Graph) -> Graph:
     builder = Builder(nodes, (value.name for value in users))
     for node in graph.nodes:
         workspace = node.outputs[-1] if node in layers else None
-        if node in layers and not (workspace in kept or users.get(workspace)):
+        is_read = workspace is not None and (workspace in kept or users[workspace])
+        if node in layers and not is_read:
             _split(builder, node, layers[node])
         else:
             nodes.append(node)
@@ -46,9 +50,11 @@ def split_lstm(graph: Graph) -> Graph:
 
 
 def _pays(layer: LstmLayer) -> bool:
-    """Whether the kernels compute the layer sooner than oneDNN."""
-    steps, batch, _ = (hint_of(size) for size in layer.x.spec.shape)
-    return True
+    """Whether the kernels compute the layer sooner than oneDNN: large weights, which come from
+    beyond the second-level cache in each step, oneDNN multiplies by many rows as fast or faster.
+    """
+    batch, hidden = hint_of(layer.x.spec.shape[1]), layer.weight.spec.shape[1]
+    return bool(hidden <= MOST_HIDDEN or batch <= MOST_ROWS)
 
 
 def _split(b: Builder, node: Node, layer: LstmLayer) -> None:

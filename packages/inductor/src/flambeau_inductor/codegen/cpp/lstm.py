@@ -33,9 +33,10 @@ enum { BYTES = 16, VECTORS = 2 };
 // A register tile has ROWS rows; DEPTH weights of a panel stay in the first-level cache.
 enum { VECTOR = BYTES / 4, WIDTH = 4 * VECTOR, ROWS = 6, DEPTH = 128, MOST_ROWS = 48 };
 // Threads share a layer from so many products each; those that meet after a step, from so many in
-// the step. A group of rows has so many at least, by the bytes of the weights: of more than CACHED,
-// each row must make up for weights from beyond the second-level cache.
-enum { LAYER_WORK = 1 << 19, STEP_WORK = 1 << 16, CACHED = 3 << 19, NEAR_ROWS = 4, FAR_ROWS = 12 };
+// the step. They take rows, so many at least, where a second-level cache holds the weights: each
+// thread reads all of them in each step.
+enum { LAYER_WORK = 1 << 19, STEP_WORK = 1 << 16, CACHED = 3 << 19, LEAST_ROWS = 4 };
+// A thread looks so often for what it waits for before it sleeps.
 enum { SPINS = 256 };
 """
 
@@ -216,11 +217,11 @@ struct sharing {
 // How many groups of rows there are, and how many threads in each, of at most `most`.
 static sharing share_layer(const layer &l, int64_t most) {
   const int64_t weights = 4 * l.hidden * l.hidden, panels = (l.hidden + VECTOR - 1) / VECTOR;
-  const int64_t least = weights * 4 > CACHED ? FAR_ROWS : NEAR_ROWS;
   const int64_t paid = weights * l.batch * l.steps / LAYER_WORK;
   if (paid < most) most = paid;
   if (most < 2) return {1, 1};
-  const int64_t full = l.batch / least, groups = full < 1 ? 1 : full < most ? full : most;
+  const int64_t full = weights * 4 > CACHED ? 1 : l.batch / LEAST_ROWS;
+  const int64_t groups = full < 1 ? 1 : full < most ? full : most;
   int64_t members = most / groups;
   const int64_t step = weights * (l.batch / groups) / STEP_WORK;
   if (step < members) members = step;
