@@ -173,3 +173,27 @@ def test_weights_that_the_graph_computes(name: str) -> None:
         for ours, theirs in zip(twin.parameters(), module.parameters(), strict=True):
             torch.testing.assert_close(ours.grad, theirs.grad)
     same(twin(x), plain(x))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "num_layers": 2}, {"bias": False}])
+def test_lstms_without_a_backward(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], dynamic: bool | None, training: bool
+) -> None:
+    """Layers that kernels of our own compute on a CPU."""
+    monkeypatch.undo()
+    torch.manual_seed(0)
+    module = nn.LSTM(6, 20, batch_first=True, **options).train(training)
+    compiled = flambeau.compile(module, fullgraph=True, dynamic=dynamic)
+    exact = copy.deepcopy(module).double()
+    count = (2 if module.bidirectional else 1) * module.num_layers
+    with torch.no_grad():
+        for batch, steps in ((3, 7), (5, 4), (1, 1), (0, 2)):
+            x = torch.randn(batch, steps, 6)
+            for state in ((), (tuple(torch.randn(count, batch, 20) for _ in range(2)),)):
+                found, want = compiled(x, *state), module(x, *state)
+                best = exact(x.double(), *pytree.tree_map(torch.Tensor.double, state))
+                for ours, theirs, true in zip(*map(leaves, (found, want, best)), strict=True):
+                    assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
+                    torch.testing.assert_close(ours, true.float(), rtol=1e-5, atol=1e-6)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from flambeau_inductor.codegen.base import Emitted, backend_for
-from flambeau_inductor.codegen.cpp.winograd import NAMES, winograd_source
+from flambeau_inductor.codegen.cpp.fixed_kernels import FIXED_KERNELS, fixed_source
 from flambeau_inductor.codegen.triton.attention_backend import emit_attention
 from flambeau_inductor.codegen.triton.user_kernel import lower_user_launch
 from flambeau_inductor.lowering.elements import host_symbol
@@ -306,8 +306,8 @@ class _Emitter:
 
     def extern(self, call: ExternCall) -> None:
         """An extern call, after the views that it takes."""
-        if call.op in NAMES:
-            self.winograd(call)
+        if call.op in FIXED_KERNELS:
+            self.fixed_kernel(call)
             return
         launch = launch_named(call.op)
         if launch is not None and self.user_launch(launch, call):
@@ -322,11 +322,11 @@ class _Emitter:
             return
         self.steps.append(rt.Extern(call.op, args, kwargs, call.results, call.out))
 
-    def winograd(self, call: ExternCall) -> None:
-        """Launch a kernel of convolutions; one source holds those of all."""
-        name = NAMES[call.op]
+    def fixed_kernel(self, call: ExternCall) -> None:
+        """Launch a kernel whose text is always the same; one source may hold several."""
+        name = FIXED_KERNELS[call.op]
         if all(kernel.name != name for kernel in self.kernels):
-            source, kernels = winograd_source(call.op, self.options.threads)
+            source, kernels = fixed_source(call.op, self.options.threads)
             self.add(Emitted((source,), kernels, ()))
         *refs, ints = call.args
         buffers = (*map(self.tensor, refs), *(buffer for _, buffer in call.out))

@@ -22,6 +22,7 @@ from flambeau_inductor.graph_passes.one_pass_reductions import reduce_in_one_pas
 from flambeau_inductor.graph_passes.patch_products import patch_products
 from flambeau_inductor.graph_passes.scatter_into_sum import scatter_into_sums
 from flambeau_inductor.graph_passes.split_bias_gradient import split_bias_gradient
+from flambeau_inductor.graph_passes.split_lstm import split_lstm
 from flambeau_inductor.graph_passes.unfuse_bias import unfuse_bias
 from flambeau_inductor.graph_passes.widen_gradients import widen_gradients
 from flambeau_inductor.lowering.lower_graph import lower_graph
@@ -46,7 +47,8 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("compute_depthwise_convolutions", compute_depthwise_convolutions),
     # What makes products of convolutions has seen only those of forward passes.
     ("separate_convolution_gradients", separate_convolution_gradients),
-    # Behind what makes products of convolutions.
+    ("split_lstm", split_lstm),
+    # Behind what makes products of convolutions and of layers.
     ("multiply_by_onednn", multiply_by_onednn),
     ("unfuse_bias", unfuse_bias),
     ("split_bias_gradient", split_bias_gradient),
@@ -67,7 +69,7 @@ UNTUNED = frozenset({"multiply_by_onednn"})
 
 INEXACT = frozenset({
     "compute_depthwise_convolutions", "scatter_into_sums", "separate_convolution_gradients",
-    "unfuse_bias", "widen_gradients",
+    "split_lstm", "unfuse_bias", "widen_gradients",
 })  # fmt: skip
 """Passes that round results of products and sums in another place than eager: not with strict
 numerics.

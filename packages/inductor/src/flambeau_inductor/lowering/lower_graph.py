@@ -32,6 +32,7 @@ from flambeau_inductor.lowering.extern import (
 )
 from flambeau_inductor.lowering.flex_attention import lower_attention
 from flambeau_inductor.lowering.index import continued_scatters, store_scattered
+from flambeau_inductor.lowering.lstm import lower_lstm
 from flambeau_inductor.lowering.random import STATE
 from flambeau_inductor.lowering.realize import realize, result_of
 from flambeau_inductor.lowering.reduction import lower_reduction
@@ -145,7 +146,7 @@ class _GraphLowering:
             lower_attention(self, node)
             return
         if not isinstance(node.op, Prim):
-            if not self.options.strict and lower_winograd(self, node):
+            if lower_lstm(self, node) or (not self.options.strict and lower_winograd(self, node)):
                 return
             nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))
             return

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
-from flambeau_prims.sizes import Expr, hint_of
+from flambeau_inductor.lowering.kernel_calls import append_kernel_call
+from flambeau_prims.sizes import hint_of
 from flambeau_prims.winograd import (
     WinogradConvolution,
     WinogradGradient,
@@ -27,8 +27,6 @@ from flambeau_prims.winograd import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flambeau_prims.graph import Node
     from flambeau_prims.spec import Size, Spec
 
@@ -66,12 +64,13 @@ def _convolve(lowering: Any, node: Node, call: WinogradConvolution) -> None:
     ints = _weight_ints(weight, call.transposed)
     count = PRODUCTS * weight.shape[0] * weight.shape[1]
     transformed = lowering.make_unnamed(weight.fresh((count,)))
-    _append(lowering, node, WEIGHTS, [lowering.tensor(call.weight)], ints, transformed.buffer)
+    operands = [lowering.tensor(call.weight)]
+    append_kernel_call(lowering, node, WEIGHTS, operands, ints, [transformed.buffer])
     operands = [lowering.tensor(call.x), transformed, lowering.tensor(call.weight)]
     if call.bias is not None:
         operands.append(lowering.tensor(call.bias))
     ints += [*_image_ints(call.x.spec, call.out.spec), *call.padding, call.bias is not None]
-    _append(lowering, node, CONVOLUTION, operands, ints, lowering.make(call.out))
+    append_kernel_call(lowering, node, CONVOLUTION, operands, ints, [lowering.make(call.out)])
 
 
 def _sum_gradient(lowering: Any, node: Node, call: WinogradGradient) -> None:
@@ -84,8 +83,8 @@ def _sum_gradient(lowering: Any, node: Node, call: WinogradGradient) -> None:
     sums = lowering.make_unnamed(out.fresh((shares * channels * 9 * lanes,)))
     ints = [*_weight_ints(out, False), *_image_ints(x, y), *call.padding, shares]
     operands = [lowering.tensor(call.x), lowering.tensor(call.gradient)]
-    _append(lowering, node, GRADIENT_SHARES, operands, ints, sums.buffer)
-    _append(lowering, node, GRADIENT_SUM, [sums], ints, lowering.make(call.out))
+    append_kernel_call(lowering, node, GRADIENT_SHARES, operands, ints, [sums.buffer])
+    append_kernel_call(lowering, node, GRADIENT_SUM, [sums], ints, [lowering.make(call.out)])
 
 
 def _weight_ints(weight: Spec, transposed: bool) -> list[Size]:
@@ -105,14 +104,3 @@ def _image_ints(x: Spec, y: Spec) -> list[Size]:
         x.shape[0], *x.shape[2:], x.stride[0], *x.stride[2:],
         *y.shape[2:], y.stride[0], *y.stride[2:],
     ]  # fmt: skip
-
-
-def _append(
-    lowering: Any, node: Node, op: str, operands: Sequence[TensorRef], ints: Sequence[Size],
-    result: str,
-) -> None:  # fmt: skip
-    nodes = lowering.lowered.nodes
-    sizes = [SizeRef(size) if isinstance(size, Expr) else int(size) for size in ints]
-    reads = {operand.buffer for operand in operands}
-    args, out = (*operands, sizes), (("out", result),)
-    nodes.append(ExternCall(len(nodes), op, args, {}, (), out, reads, "cpu", where=node.where))

@@ -658,6 +658,7 @@ _PROVIDES = {
     "join_moments": "add_moments", "end_streams": "stream_line", "past_boundary": "stream_line",
     "float_words": "stored_words", "bfloat16_pairs": "stored_words", "int16_pairs": "stored_words",
     "stored_bfloat16": "stored_words", "stored_int8": "stored_words", "words": "stored_words",
+    "multiply_tile": "multiply_rows", "transposed": "stage_tile",
     **{f"{way}_{one.name}": one.name for one in FLOAT8.values() for way in ("from", "to")},
 }  # fmt: skip
 
