@@ -56,10 +56,11 @@ GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("patch_products", patch_products),
     ("widen_gradients", widen_gradients),
     ("collapse_one_hot_sums", collapse_one_hot_sums),
-    ("scatter_into_sums", scatter_into_sums),
     ("reduce_in_one_pass", reduce_in_one_pass),
-    # Last: it says what lowering makes of attention, and looks at what reads scores.
+    # It says what lowering makes of attention, and looks at what reads scores.
     ("fuse_attention", fuse_attention),
+    # Behind it: it adds up gradients of what scores read before they are scattered.
+    ("scatter_into_sums", scatter_into_sums),
 )
 """The passes on the graph before it is lowered, by name, in the order in which they run."""
 
