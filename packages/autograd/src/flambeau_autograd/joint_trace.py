@@ -504,12 +504,16 @@ class _JointTracer:
                 continue
             # A view taken under no_grad has no grad_fn, though it says that it requires grad.
             recorded, steps = out.grad_fn is not None, view_steps(alias)
+            detached = any(step.op is torch.ops.aten.detach.default for step in steps)
             apart: int | None = None
             if counted is None or counters[id(out)] != counters[id(counted)]:
                 apart = version_of(out)
-                if not recorded and any(step.op is torch.ops.aten.detach.default for step in steps):
+                if not recorded and detached:
                     base = Data(base, counters[id(out)])
-            plan.append(View(base, steps, recorded or _taken_in_grad_mode(out), apart))
+            # Of what requires grad it is recorded, where no step detaches it.
+            free = detached or counted is None or not counted.requires_grad
+            tracked = recorded or (free and _taken_in_grad_mode(out))
+            plan.append(View(base, steps, tracked, apart))
         return plan
 
     def _root_of(self, root: Alias, outs: list[FakeTensor], aliases: AliasMap) -> Any:
