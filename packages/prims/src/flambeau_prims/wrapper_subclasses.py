@@ -47,7 +47,7 @@ _SHARDINGS = (
     ("torch.distributed.device_mesh", "DeviceMesh"),
     ("torch.distributed.tensor.placement_types", "Placement"),
 )
-"""The classes that say how a DTensor is split: constants for torch, too, from 2.12 on."""
+"""The classes that say how a DTensor is split: such constants for torch 2.13, too, not for 2.11."""
 
 
 def is_opaque_type(cls: type) -> bool:
