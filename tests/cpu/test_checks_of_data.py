@@ -198,3 +198,56 @@ def test_what_a_backward_raises_and_draws(function: Any, backend: str) -> None:
             else:
                 seen.append((between, x.grad, torch.rand(1)))
         same(*seen, "call")
+
+
+def phases(vectors: torch.Tensor) -> torch.Tensor:
+    """A number that multiplying the vectors by `e^{i phi}` changes."""
+    return vectors.sum(-2).square().real.sum()
+
+
+def lengths(vectors: torch.Tensor) -> torch.Tensor:
+    """One that this does not change."""
+    weight = torch.arange(vectors.shape[-2], dtype=vectors.real.dtype, device=vectors.device)
+    return (vectors.abs().square() * weight[:, None]).sum()
+
+
+def eig(x: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    values, vectors = torch.linalg.eig(x)
+    return loss(vectors) + values.abs().sum()
+
+
+def eigh(x: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    values, vectors = torch.linalg.eigh(x + x.mH)
+    return loss(vectors) + values.square().sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(5, 5), (2, 3, 3), (1, 1), (0, 4, 4), (3, 0, 0)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("program", [eig, eigh])
+def test_a_loss_may_not_depend_on_the_phases_of_eigenvectors(
+    program: Callable[..., torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...], dynamic: bool
+) -> None:
+    compiled = flambeau.compile(program, fullgraph=True, dynamic=dynamic)
+    for loss in (lengths, phases, lengths):
+        first = torch.randn(shape, dtype=dtype).transpose(-1, -2).requires_grad_()
+        second = first.detach().clone().requires_grad_()
+        expected, out = program(first, loss), compiled(second, loss)
+        torch.testing.assert_close(out, expected)
+        try:
+            expected.backward()
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=re.escape(str(error))):
+                out.backward()
+            assert second.grad is None
+            continue
+        out.backward()
+        torch.testing.assert_close(second.grad, first.grad)
+
+
+def test_the_phases_of_eigenvectors_matter_to_one_loss() -> None:
+    """Else the test above would check nothing."""
+    x = torch.randn(5, 5, dtype=torch.complex128, requires_grad=True)
+    with pytest.raises(RuntimeError, match="up to multiplication by"):
+        eig(x, phases).backward()
+    eig(x, lengths).backward()

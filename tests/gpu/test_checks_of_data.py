@@ -129,3 +129,20 @@ def test_what_the_program_asserts_on_the_device_stays_there() -> None:
         (entry,) = state_of(run).entries
         targets = [str(node.target) for node in entry.info.graph_module.graph.nodes]
         assert "to" not in targets and any("_assert_async" in target for target in targets)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_loss_of_the_phases_of_eigenvectors_raises(backend: str) -> None:
+    """And leaves the GPU usable: no assertion of the device fails."""
+
+    def vectors(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eigh(x + x.mH)[1]
+
+    compiled = flambeau.compile(vectors, backend=backend, fullgraph=True)
+    x = torch.randn(5, 5, dtype=torch.complex64, device="cuda", requires_grad=True)
+    for call in (vectors, compiled):
+        with pytest.raises(RuntimeError, match=r"linalg_eigh_backward: .* up to multiplication by"):
+            call(x).square().real.sum().backward()
+    (expected,) = torch.autograd.grad(vectors(x).abs()[0].sum(), x)
+    (gradient,) = torch.autograd.grad(compiled(x).abs()[0].sum(), x)
+    torch.testing.assert_close(gradient, expected)

@@ -18,6 +18,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.utils.hooks import RemovableHandle
 
+from flambeau_autograd.eigenvector_phases import phase_check
 from flambeau_prims.graph import Place
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ def _mark_places(
             number = functions = functions + 1
         place = Place(lines.line_of(node), in_backward=True, function=number)
         handles.append(node.register_prehook(_entering(tracer, place)))
+        check = phase_check(node)
+        if check is not None:
+            handles.append(node.register_prehook(check))
         if number:
             # What the engine adds up behind it is no part of the Function.
             outside = Place(str(place), in_backward=True)
