@@ -26,6 +26,7 @@ from flambeau_runtime.arena import Places, byte_size, find_places, itemsize
 from flambeau_runtime.dims import difference
 from flambeau_runtime.dispatch import DEVICE_CODES, DTYPE_CODES, dispatched
 from flambeau_runtime.externs import (
+    REPLACED,
     bits_of,
     constant,
     is_constant,
@@ -425,7 +426,7 @@ class Assembler:
         usable, silent = self.core.dispatcher()
         names = [*refs_of((step.args, step.kwargs)), *filter(None, step.outputs)]
         on_cpu = any(torch.device(self.tensors[name].device).type == "cpu" for name in names)
-        if not usable or (on_cpu and not silent):
+        if not usable or (on_cpu and not silent) or step.op in REPLACED:
             return None
         operands = dispatched(step, self.slots.__getitem__, self._value, self._object)
         return None if operands is None else [DISPATCH, *operands]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from flambeau_runtime import cpu_draws
 from flambeau_runtime.program import (
     Device,
     Dtype,
@@ -47,9 +48,13 @@ def find_operator(name: str) -> Callable[..., Any]:
 
 def operator_of(step: Extern) -> Callable[..., Any]:
     """What makes a step's call with the least overhead."""
-    operator = find_operator(step.op)
+    operator = REPLACED.get(step.op) or find_operator(step.op)
     mode = grad_mode_of(step)
     return operator if mode is None else _with_grad_mode(operator, mode)
+
+
+REPLACED: dict[str, Callable[..., Any]] = {"aten.bernoulli.p": cpu_draws.bernoulli}
+"""Functions that give what an operator gives, sooner."""
 
 
 BACKWARD_DATA = {"aten.mkldnn_rnn_layer.default": 3}

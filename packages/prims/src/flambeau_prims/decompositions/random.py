@@ -1,4 +1,4 @@
-"""Random draws from the default generator of a GPU: eager's numbers, bit for bit.
+"""Random draws from a default generator: eager's numbers, bit for bit.
 
     y = aten.uniform.default(x)   ->   state = flambeau.reserve_random(4, cuda:0)
                                        bits = prims.random_words(state, [n], threads, "strided", 0)
@@ -6,7 +6,8 @@
 
 So a draw is computed in the kernel that reads it, and again in a backward that needs it: what is
 saved is the state. Draws stay ATen's where eager's numbers do not come from such a formula (a CPU's
-generator is serial), where a generator is given, and where the size decides which kernel draws.
+generator is serial: only what is made of its coins is computed in the kernel that reads them),
+where a generator is given, and where the size decides which kernel draws.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 _FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+_OF_ONE_WORD = _FLOATS - {torch.float64}
+"""Dtypes whose coins are those of bools in each of a CPU's ways to draw."""
 _LARGEST_INDEX = 2**31 - 1
 _SMALL_RANGE = 1 << 28
 """Eager draws integers of a smaller range from one word each."""
@@ -184,15 +187,27 @@ def _are_numbers(*numbers: Any) -> bool:
 
 @decomposition(aten.bernoulli.p)
 def bernoulli(b: Builder, x: Value, p: Any = 0.5, *, generator: Any = None) -> Value:
-    """1 with probability p, else 0."""
+    """1 with probability p, else 0; a CPU's coins are bools, from the same words."""
     spec = b.result
     if generator is not None or not _are_numbers(p):
         return NotImplemented
+    if spec.device.type == "cpu" and spec.dtype in _OF_ONE_WORD:
+        return b.cast(_coins(b, spec, p), spec.dtype)
     dtype = torch.float64 if spec.dtype is torch.float64 else torch.float32
     draw = _fill(b, spec, "strided_wide" if dtype is torch.float64 else "strided")
     if draw is None:
         return NotImplemented
     return draw.laid_out(b.cast(b.lt(draw.uniform(dtype), _rounded(p, dtype)), spec.dtype))
+
+
+def _coins(b: Builder, spec: Spec, p: float) -> Value:
+    """Bools that ATen draws."""
+    like = b.empty(spec.shape, torch.bool, spec.device)
+    node = Node(aten.bernoulli.p, (like, p), {}, (), b.line)
+    coins = Value(b.fresh_name(), Spec.of(spec.shape, dtype=torch.bool, device=spec.device), node)
+    node.outputs = (coins,)
+    b.nodes.append(node)
+    return coins
 
 
 @decomposition(aten.native_dropout.default)
