@@ -29,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="store entries and graphs in this directory and read them, in place of checked stages",
     )
+    parser.addoption(
+        "--kernels",
+        metavar="DIR",
+        help="build kernels in this directory, which other runs share, in place of an empty one",
+    )
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -56,7 +61,8 @@ def _own_cache(
             patch.setenv("FLAMBEAU_GRAPH_CACHE", "1")
         else:
             patch.setenv("FLAMBEAU_CHECK", "1")
-        patch.setenv("FLAMBEAU_CACHE_DIR", entries or str(tmp_path_factory.mktemp("cache")))
+        kernels = request.config.getoption("--kernels") or tmp_path_factory.mktemp("cache")
+        patch.setenv("FLAMBEAU_CACHE_DIR", str(entries or kernels))
         yield
 
 

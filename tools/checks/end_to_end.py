@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+
 from tools.checks.command import ROOT, run_python
 
 PARTS = 4
 """They take half of the time of all checks, so they run as stages beside each other."""
+
+_KERNELS = tempfile.TemporaryDirectory(prefix="flambeau-kernels-")
+"""Where the parts build kernels: what one has built, the others read. Removed as the checks end."""
 
 
 def check(part: int) -> None:
@@ -13,6 +18,6 @@ def check(part: int) -> None:
     stages.
     """
     files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py"))
-    run_python("-m", "pytest", "-q", *files[part::PARTS])
+    run_python("-m", "pytest", "-q", f"--kernels={_KERNELS.name}", *files[part::PARTS])
     if part == PARTS - 1:
         run_python("docs/tour.py")
