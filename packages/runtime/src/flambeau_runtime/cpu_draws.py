@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import threading
 from typing import Any
 
@@ -29,6 +30,8 @@ _DRAWING = threading.RLock()
 """Held between reading a state and writing it: Programs of several threads draw in turn. A
 finalizer may run in there, and draw.
 """
+if hasattr(os, "register_at_fork"):  # another thread may have held it
+    os.register_at_fork(after_in_child=_DRAWING._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def bernoulli(x: torch.Tensor, p: float = 0.5) -> torch.Tensor:
