@@ -11,12 +11,14 @@ import torch
 
 from flambeau_inductor import compile_graph
 from flambeau_inductor.options import InductorOptions
+from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Graph, Node, Value
-from flambeau_prims.lstm import lstm_gate_gradients, lstm_training_recurrence
+from flambeau_prims.lstm import append_product, lstm_gate_gradients, lstm_training_recurrence
 from flambeau_prims.rules.registry import infer
 from flambeau_prims.spec import Spec
 from flambeau_runtime import RuntimeOptions, load
 from flambeau_runtime.build.isa import LEVELS, detect
+from flambeau_runtime.program import Allocate
 
 OPTIONS = InductorOptions(debug_checks=True)
 
@@ -178,3 +180,28 @@ def test_derivatives_of_gates_that_are_almost_saturated(size: float) -> None:
         results.append(call(lstm_gate_gradients, (*gradients, *kept))[0])
     ours, theirs, best = results
     assert (ours - best).norm() <= 1.2 * (theirs - best).norm() + 1e-6 * best.norm()
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_gates_overwrite_the_products_that_nobody_reads_again(is_read_again: bool) -> None:
+    _, weight, b, b2, hx, cx = operands(4, 3, 50)
+    tensors = [torch.randn(4, 3, 200), weight, b, b2, hx, cx, torch.randn(200, 200) / 14]
+    inputs = [Value(f"x{n}", Spec.of(each.shape)) for n, each in enumerate(tensors)]
+    graph = Graph(inputs)
+    builder = Builder(graph.nodes, [value.name for value in inputs])
+    flat = append_product(builder, builder.reshape(inputs[0], (12, 200)), inputs[-1])
+    sums = builder.reshape(flat, (4, 3, 200))
+    args = (sums, *inputs[1:-1], False)
+    specs = infer(lstm_training_recurrence, tuple(getattr(each, "spec", each) for each in args), {})
+    node = Node(lstm_training_recurrence, args, {})
+    node.outputs = tuple(Value(f"y{n}", spec, node) for n, spec in enumerate(specs))
+    graph.nodes.append(node)
+    graph.outputs = [*node.outputs, *([builder.exp(flat)] if is_read_again else [])]
+    program = compile_graph(graph, InductorOptions(debug_checks=True, smallest_overwrite=0))
+    if not is_read_again:
+        assert any(isinstance(step, Allocate) and step.in_place for step in program.steps)
+    product = (tensors[0].reshape(12, 200) @ tensors[-1]).double().reshape(4, 3, 200)
+    best = lstm_training_recurrence(product, *doubles((weight, b, b2, hx, cx)), False)
+    results = load(program)(*tensors)
+    check(results[:5], best)
+    check(results[5:], [product.reshape(12, 200).exp()] * is_read_again)
