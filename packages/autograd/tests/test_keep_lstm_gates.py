@@ -58,6 +58,15 @@ def test_forward_and_backward_give_way_together(program, options):
     assert calls(log) == (OURS if gives_way else {LAYER, BACKWARD})
 
 
+def test_a_layer_that_the_backward_repeats_in_part():
+    tensors = inputs()
+    compiled = compile_program(layer, tensors, activation_memory_budget=0.1)
+    for ours, theirs in zip(
+        run(compiled, clones(tensors)), run(layer, clones(tensors)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_other_dtypes_keep_the_library():
     tensors, log = inputs(torch.bfloat16), GraphLog()
     found = run(compile_program(layer, tensors, log), clones(tensors))
