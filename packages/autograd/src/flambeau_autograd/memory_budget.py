@@ -101,7 +101,7 @@ def seconds_of(node: Node) -> float:
 
 
 def _operations(node: Node, out: Value) -> float:
-    """The multiplications of a product, convolution or attention; 0 of other calls."""
+    """The multiplications of a product, convolution, attention or LSTM; 0 of other calls."""
     operands = [value for value in node.operands() if value.spec.ndim >= 2]
     name = getattr(getattr(node.op, "overloadpacket", node.op), "__name__", "")
     numel = hint_of(out.spec.numel)
@@ -110,6 +110,8 @@ def _operations(node: Node, out: Value) -> float:
     if name in _CONVOLUTIONS:
         weight = operands[1].spec
         return float(numel * hint_of(weight.numel) // max(1, hint_of(weight.shape[0])))
+    if name == "lstm_training_recurrence":
+        return 4.0 * numel * hint_of(operands[1].spec.shape[-1])
     if "attention" in name:
         return 2.0 * numel * hint_of(operands[1].spec.shape[-2])
     if name in _PRODUCTS:

@@ -310,9 +310,13 @@ def copied(
         copy = Node(node.op, args, kwargs, (), node.where)
         outputs: list[Value | None] = []
         for out in node.outputs:
-            mine = None if out is None else Value(out.name, out.spec, copy)
-            if out is not None and mine is not None and out not in own:
-                own[out] = mine
+            if out is None:
+                outputs.append(None)
+                continue
+            # A call may be repeated for one of its results while another one is saved.
+            name = f"{out.name}_repeated" if out in own else out.name
+            mine = Value(name, out.spec, copy)
+            own.setdefault(out, mine)
             outputs.append(mine)
         copy.outputs = tuple(outputs)
         result.append(copy)

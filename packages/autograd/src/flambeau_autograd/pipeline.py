@@ -23,6 +23,7 @@ from flambeau_autograd.functionalize import dense_order, functionalize
 from flambeau_autograd.gradient_graph import Gradients, is_draw, needed_inputs
 from flambeau_autograd.graph_call import Call, wrap_inference
 from flambeau_autograd.joint_trace import trace
+from flambeau_autograd.keep_lstm_gates import keep_lstm_gates
 from flambeau_autograd.multiply_integers import multiply_integers
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.operators import memory_of
@@ -518,6 +519,9 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
         passes.append(("prefer_channels_last", preferred))
     if options.decompose:
         passes.append(("decompose", partial(decompose, strict=options.strict)))
+        if not options.strict:
+            # Before equal calls are merged, and dead ones dropped: it makes both.
+            passes.append(("keep_lstm_gates", keep_lstm_gates))
         passes += PRIMITIVE_PASSES
         passes += TRAINING_PASSES if traced.trains else []
         if integers:

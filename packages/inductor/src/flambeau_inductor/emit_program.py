@@ -152,7 +152,7 @@ class _Emitter:
                 parts = combined[step][0] if step in combined else [step]
                 self.launch(with_computed(launches[step], [schedule.groups[n] for n in parts]))
             elif group.is_extern:
-                self.extern(group.nodes[0])  # type: ignore[arg-type]
+                self.extern(group.nodes[0], memory.overwritten(step))  # type: ignore[arg-type]
                 self.steps[-1:] = [with_computed(self.steps[-1], [group])]
             waiting += memory.free[step]
             if step in combined and step != combined[step][0][-1]:
@@ -304,10 +304,10 @@ class _Emitter:
 
     # Extern calls
 
-    def extern(self, call: ExternCall) -> None:
+    def extern(self, call: ExternCall, overwritten: dict[str, str]) -> None:
         """An extern call, after the views that it takes."""
         if call.op in FIXED_KERNELS:
-            self.fixed_kernel(call)
+            self.fixed_kernel(call, overwritten)
             return
         launch = launch_named(call.op)
         if launch is not None and self.user_launch(launch, call):
@@ -322,14 +322,15 @@ class _Emitter:
             return
         self.steps.append(rt.Extern(call.op, args, kwargs, call.results, call.out))
 
-    def fixed_kernel(self, call: ExternCall) -> None:
+    def fixed_kernel(self, call: ExternCall, overwritten: dict[str, str]) -> None:
         """Launch a kernel whose text is always the same; one source may hold several."""
         name = FIXED_KERNELS[call.op]
         if all(kernel.name != name for kernel in self.kernels):
             source, kernels = fixed_source(call.op, self.options.threads)
             self.add(Emitted((source,), kernels, ()))
         *refs, ints = call.args
-        buffers = (*map(self.tensor, refs), *(buffer for _, buffer in call.out))
+        reads = [overwritten.get(ref.buffer) or self.tensor(ref) for ref in refs]
+        buffers = (*reads, *(buffer for _, buffer in call.out))
         sizes = (item.size if isinstance(item, SizeRef) else item for item in ints)
         self.steps.append(rt.Launch(name, buffers, self.sizes.dims_of(sizes)))
 

@@ -145,6 +145,8 @@ class ExternCall:
     """What a kernel of our own computes instead of a library; `out` are its results."""
     computes: dict[GraphNode, None] = field(default_factory=dict)
     """The calls of the graph that it computes."""
+    overwrites: tuple[tuple[str, str], ...] = ()
+    """Buffers that it reads, as operands without gaps, and such that it may write over them."""
 
     @property
     def relies_on_checks(self) -> bool:

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from flambeau_prims.builder import Builder
-from flambeau_prims.graph import Node, Value
-from flambeau_prims.lstm import lstm_layer, lstm_recurrence
-from flambeau_prims.rules.registry import infer
+from flambeau_prims.lstm import append_recurrence, lstm_layer, lstm_recurrence
 from flambeau_prims.sizes import hint_of
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Graph
+    from flambeau_prims.graph import Graph, Node
     from flambeau_prims.lstm import LstmLayer
 
 aten = torch.ops.aten
@@ -60,27 +58,7 @@ def _pays(layer: LstmLayer) -> bool:
 def _split(b: Builder, node: Node, layer: LstmLayer) -> None:
     """Append the product and the recurrence, which makes the layer's results."""
     b.line = node.where
-    steps, batch, features = layer.x.spec.shape
-    gates = layer.weight.spec.shape[0]
-    flat = b.reshape(layer.x, (steps * batch, features))
-    right = b.permute(layer.input_weight, (1, 0))
-    product = Node(aten.mm.default, (flat, right), {}, (), node.where)
-    result = Value(b.fresh_name(), infer(product.op, (flat.spec, right.spec), {}), product)
-    product.outputs = (result,)
-    b.nodes.append(product)
-    sums = b.reshape(result, (steps, batch, gates))
-    states = [_in_rows(b, state) for state in (layer.hx, layer.cx)]
-    args = (sums, layer.weight, *layer.biases, *states, layer.reverse)
-    recurrence = Node(lstm_recurrence, args, {}, layer.outputs, node.where)
+    recurrence = append_recurrence(b, layer, lstm_recurrence)
+    recurrence.outputs = layer.outputs
     for out in layer.outputs:
         out.producer = recurrence
-    b.nodes.append(recurrence)
-
-
-def _in_rows(b: Builder, state: Value) -> Value:
-    """A state whose rows the kernels can read."""
-    if state.spec.stride[1] == 1:
-        return state
-    copy = b.clone(state)
-    copy.spec = state.spec.fresh()
-    return copy

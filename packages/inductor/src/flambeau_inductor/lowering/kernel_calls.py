@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 def append_kernel_call(
     lowering: Any, node: Node, op: str, operands: Sequence[TensorRef], ints: Sequence[Size],
-    results: Sequence[str],
+    results: Sequence[str], overwrites: tuple[tuple[str, str], ...] = (),
 ) -> None:  # fmt: skip
     """Append the call that writes `results`, buffers of the program. `lowering` is the
-    `_GraphLowering`.
+    `_GraphLowering`; `overwrites` as in `ExternCall`.
     """
     nodes = lowering.lowered.nodes
     sizes = [SizeRef(size) if isinstance(size, Expr) else int(size) for size in ints]
     reads = {operand.buffer for operand in operands}
     args, out = (*operands, sizes), tuple(("out", result) for result in results)
-    nodes.append(ExternCall(len(nodes), op, args, {}, (), out, reads, "cpu", where=node.where))
+    call = ExternCall(len(nodes), op, args, {}, (), out, reads, "cpu", where=node.where)
+    call.overwrites = overwrites
+    nodes.append(call)

@@ -62,9 +62,12 @@ class Overwrites:
         """Whether `group`, the last to read `old`, may write `new` over it."""
         buffers = self.lowered.buffers
         role = buffers[old].role
+        call = group.nodes[0]
+        if isinstance(call, ExternCall):
+            can = (old, new) in call.overwrites
+            return can and old not in self.pinned and role == "computed"
         if (
-            group.is_extern
-            or old in self.pinned
+            old in self.pinned
             or (role == "extern" and old not in self.fresh)
             or role == "input"
             or buffers[old].spec.dtype != buffers[new].spec.dtype

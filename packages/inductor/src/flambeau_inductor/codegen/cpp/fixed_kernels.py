@@ -18,5 +18,5 @@ def fixed_source(call: str, threads: int) -> tuple[Source, tuple[Kernel, ...]]:
     `threads`: 0 for as many as OpenMP has.
     """
     if call in lstm.NAMES:
-        return lstm.lstm_source(threads)
+        return lstm.lstm_source(call, threads)
     return winograd.winograd_source(call, threads)

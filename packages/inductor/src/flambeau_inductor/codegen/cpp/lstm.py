@@ -4,8 +4,10 @@
     recurrence  s = x[t] + b + h[t - 1] u                      four vectors for each row and panel
                 c = sigmoid(s[1]) c + sigmoid(s[0]) tanh(s[2]);  h[t] = sigmoid(s[3]) tanh(c)
 
-A vector's lanes are hidden units, so that the four gates of a unit come to lie in one lane, and
-nothing is exchanged between lanes. One source serves all layers: sizes and strides are arguments.
+For a backward (`codegen/cpp/lstm_gradient.py`) it stores the gates behind their activations and the
+cell states of all steps, too; the gates may overwrite `x`. A vector's lanes are hidden units, so
+that the four gates of a unit come to lie in one lane, and nothing is exchanged between lanes. One
+source serves all layers: sizes and strides are arguments.
 
 Threads take rows of the batch each, where there are enough: they never wait for each other. Where
 there are not, the threads of a group of rows take panels each, and wait for each other after each
@@ -15,12 +17,30 @@ for one that sleeps or has not come yet. Each sum is the same whichever thread c
 
 from __future__ import annotations
 
+from flambeau_inductor.codegen.cpp.lstm_gradient import (
+    GRADIENT,
+    GRADIENT_WEIGHTS_TEXT,
+    RUN_GRADIENT,
+)
 from flambeau_inductor.codegen.cpp.prelude import prelude
-from flambeau_inductor.lowering.lstm import RECURRENCE, WEIGHTS
+from flambeau_inductor.lowering.lstm import (
+    GATE_GRADIENTS,
+    GRADIENT_WEIGHTS,
+    RECURRENCE,
+    WEIGHTS,
+)
 from flambeau_runtime.program import Kernel, Source
 
-NAMES = {WEIGHTS: "cpu_lstm_weights", RECURRENCE: "cpu_lstm_recurrence"}
+NAMES = {
+    WEIGHTS: "cpu_lstm_weights",
+    RECURRENCE: "cpu_lstm_recurrence",
+    GRADIENT_WEIGHTS: "cpu_lstm_gradient_weights",
+    GATE_GRADIENTS: "cpu_lstm_gate_gradients",
+}
 """What is called -> the kernel."""
+
+UNITS = (WEIGHTS, RECURRENCE), (GRADIENT_WEIGHTS, GATE_GRADIENTS)
+"""What is in one translation unit."""
 
 _SETTINGS = """\
 #if defined(__AVX512F__)
@@ -91,9 +111,12 @@ INLINE void store(float *to, floats value, int64_t lanes) {
   else
     for (int64_t j = 0; j < lanes; ++j) to[j] = value[j];
 }
-// exp(x) - 1 as exp_of computes exp(x): 2**n * expm1(r) + (2**n - 1). Beyond 80 on either side it
-// makes no difference to the gates.
-INLINE floats expm1_of(floats x) {
+// exp(x) as exp_of computes it, and exp(x) - 1: 2**n * expm1(r) + 2**n, and + (2**n - 1). Beyond 80
+// on either side it makes no difference to the gates.
+struct exponentials {
+  floats whole, less_one;
+};
+INLINE exponentials exponentials_of(floats x) {
   const floats zero = {}, least = zero - 80.0f, most = zero + 80.0f, magic = zero + 12582912.0f;
   x = x < least ? least : x;
   x = x > most ? most : x;
@@ -105,60 +128,115 @@ INLINE floats expm1_of(floats x) {
   q = multiply_add(zero + 0x1.55548cp-3f, q, r);
   q = multiply_add(zero + 0.5f, q, r);
   const floats scale = (floats)(((unsigneds)shifted << 23) + 0x3f800000);
-  return multiply_add(scale - 1.0f, scale, multiply_add(r, r * r, q));
+  const floats rest = multiply_add(r, r * r, q);
+  return {multiply_add(scale, scale, rest), multiply_add(scale - 1.0f, scale, rest)};
+}
+INLINE floats expm1_of(floats x) { return exponentials_of(x).less_one; }
+INLINE floats magnitude_of(floats x) { return (floats)((unsigneds)x & 0x7fffffffu); }
+INLINE floats with_sign(floats x, floats from) {
+  return (floats)((unsigneds)x | ((unsigneds)from & 0x80000000u));
 }
 // sigmoid(gate) * tanh(x), with one division.
 INLINE floats gated(floats gate, floats x) {
-  const unsigneds sign = (unsigneds)x & 0x80000000u;
-  const floats magnitude = (floats)((unsigneds)x ^ sign), e = expm1_of(-2.0f * magnitude);
-  const floats size = -e / ((2.0f + expm1_of(-gate)) * (2.0f + e));
-  return (floats)((unsigneds)size | sign);
+  const floats e = expm1_of(-2.0f * magnitude_of(x));
+  return with_sign(-e / ((2.0f + expm1_of(-gate)) * (2.0f + e)), x);
 }
-// One row's units of a panel: `sums` are those of h, `x` those of the inputs, gate by gate.
+// What derivatives are computed from: near 1 what is left to 1 counts, so that is what is rounded.
+INLINE floats sigmoid_of(floats x) {
+  const floats e = exponentials_of(-magnitude_of(x)).whole, small = e / (1.0f + e);
+  return x < 0.0f ? small : 1.0f - small;
+}
+INLINE floats tanh_of(floats x) {
+  const floats size = magnitude_of(x);
+  const exponentials e = exponentials_of(-2.0f * size);
+  const auto is_small = size < 0.5f;
+  const floats quotient = (is_small ? -e.less_one : 2.0f * e.whole) / (1.0f + e.whole);
+  return with_sign(is_small ? quotient : 1.0f - quotient, x);
+}
+// One row's units of a panel: `sums` are those of h, `x` those of the inputs, gate by gate; the
+// gates behind their activations go to `kept`.
+template <bool keeps>
 INLINE void cell(
     const float *sums, const float *x, int64_t hidden, const float *bias, const float *from_c,
-    float *c, float *h, int64_t lanes) {
+    float *c, float *h, float *kept, int64_t lanes) {
   floats gates[4];
   #pragma GCC unroll 4
   for (int gate = 0; gate < 4; ++gate)
     gates[gate] = load_as<floats>(sums + gate * VECTOR) + load(x + gate * hidden, lanes) +
                   load_as<floats>(bias + gate * VECTOR);
-  const floats kept = load(from_c, lanes) / (2.0f + expm1_of(-gates[1]));
-  const floats next = kept + gated(gates[0], gates[2]);
-  store(c, next, lanes);
-  store(h, gated(gates[3], next), lanes);
+  if constexpr (keeps) {
+    #pragma GCC unroll 4
+    for (int gate = 0; gate < 4; ++gate)
+      gates[gate] = gate == 2 ? tanh_of(gates[gate]) : sigmoid_of(gates[gate]);
+    const floats next = gates[1] * load(from_c, lanes) + gates[0] * gates[2];
+    store(c, next, lanes);
+    store(h, gates[3] * tanh_of(next), lanes);
+    #pragma GCC unroll 4
+    for (int gate = 0; gate < 4; ++gate) store(kept + gate * hidden, gates[gate], lanes);
+  } else {
+    const floats forgotten = load(from_c, lanes) / (2.0f + expm1_of(-gates[1]));
+    const floats next = forgotten + gated(gates[0], gates[2]);
+    store(c, next, lanes);
+    store(h, gated(gates[3], next), lanes);
+  }
+}
+"""
+
+_TILES = """\
+template <int rows, int vectors>
+INLINE void multiply(
+    int64_t count, const float *left, int64_t row, const float *u, float *sums, int64_t steps,
+    bool first) {
+  if constexpr (rows > 1)
+    if (count < rows) {
+      multiply<rows - 1, vectors>(count, left, row, u, sums, steps, first);
+      return;
+    }
+  multiply_tile<float_words, stored_words, BYTES, rows, vectors>(
+      (const char *)left, row * 4, (const char *)u, WIDTH * 4, (char *)sums, WIDTH * 4, steps,
+      first);
+}
+// sums[r][n] = left[r][k] u[k][n] for `depth` k, and `vectors` of the four of a panel.
+INLINE void multiply_panel(
+    int64_t count, const float *left, int64_t row, const float *u, float *sums, int64_t depth,
+    int64_t vectors) {
+  for (int64_t k = 0; k < depth; k += DEPTH)
+    for (int64_t at = 0, rows; at < count; at += rows) {
+      const int64_t left_over = count - at, steps = depth - k < DEPTH ? depth - k : DEPTH;
+      const int64_t tiles = (left_over + ROWS - 1) / ROWS;
+      rows = (left_over + tiles - 1) / tiles;
+      const float *const from = left + at * row + k, *const panel = u + k * WIDTH;
+      float *const to = sums + at * WIDTH;
+      for (int64_t n = 0, width; n < vectors; n += width) {
+        width = (vectors - n) * 2 > VECTORS ? VECTORS : 1;
+        if (width == VECTORS)
+          multiply<ROWS, VECTORS>(
+              rows, from, row, panel + n * VECTOR, to + n * VECTOR, steps, k == 0);
+        else
+          multiply<ROWS, 1>(rows, from, row, panel + n * VECTOR, to + n * VECTOR, steps, k == 0);
+      }
+    }
 }
 """
 
 _RECURRENCE = """\
-struct layer {
+template <bool keeps> struct layer {
   const float *x, *u, *hx, *cx, *biases[2];
-  float *out, *h, *c;
+  float *out, *h, *c, *gates, *cells;
   int64_t hidden, hx_row, cx_row, steps, batch;
   bool reverse;
+  int64_t panels() const { return (hidden + VECTOR - 1) / VECTOR; }
 };
-template <int rows>
-INLINE void multiply(
-    int64_t count, const float *h, int64_t row, const float *u, float *sums, int64_t steps,
-    bool first) {
-  if constexpr (rows > 1)
-    if (count < rows) {
-      multiply<rows - 1>(count, h, row, u, sums, steps, first);
-      return;
-    }
-  for (int64_t n = 0; n < 4; n += VECTORS)
-    multiply_tile<float_words, stored_words, BYTES, rows, VECTORS>(
-        (const char *)h, row * 4, (const char *)(u + n * VECTOR), WIDTH * 4,
-        (char *)(sums + n * VECTOR), WIDTH * 4, steps, first);
-}
 // A step for the units of a panel, in the rows from `first` on.
+template <bool keeps>
 static void panel_step(
-    const layer &l, int64_t step, int64_t panel, int64_t first, int64_t end) {
+    const layer<keeps> &l, int64_t step, int64_t panel, int64_t first, int64_t end) {
   const int64_t hidden = l.hidden, unit = panel * VECTOR, size = l.batch * hidden;
   const int64_t lanes = hidden - unit < VECTOR ? hidden - unit : VECTOR;
-  const int64_t t = l.reverse ? l.steps - 1 - step : step;
-  const float *const h = step ? l.out + (l.reverse ? t + 1 : t - 1) * size : l.hx;
-  const float *const from_c = step ? l.c : l.cx;
+  const int64_t t = l.reverse ? l.steps - 1 - step : step, before = l.reverse ? t + 1 : t - 1;
+  const float *const h = step ? l.out + before * size : l.hx;
+  const float *const from_c = !step ? l.cx : keeps ? l.cells + before * size : l.c;
+  float *const to_c = keeps ? l.cells + t * size : l.c;
   const int64_t h_row = step ? hidden : l.hx_row, c_row = step ? hidden : l.cx_row;
   float sums[MOST_ROWS * WIDTH] __attribute__((aligned(64)));
   float bias[WIDTH] __attribute__((aligned(64))) = {};
@@ -168,26 +246,27 @@ static void panel_step(
         bias[gate * VECTOR + j] += l.biases[n][gate * hidden + unit + j];
   for (int64_t row = first; row < end; row += MOST_ROWS) {
     const int64_t count = end - row < MOST_ROWS ? end - row : MOST_ROWS;
-    for (int64_t k = 0; k < hidden; k += DEPTH)
-      for (int64_t at = 0, rows; at < count; at += rows) {
-        const int64_t left = count - at;
-        rows = left > ROWS + 1 || left == ROWS ? ROWS : left > ROWS ? ROWS - 1 : left;
-        multiply<ROWS>(
-            rows, h + (row + at) * h_row + k, h_row, l.u + (unit * hidden + k * VECTOR) * 4,
-            sums + at * WIDTH, hidden - k < DEPTH ? hidden - k : DEPTH, k == 0);
-      }
+    multiply_panel(count, h + row * h_row, h_row, l.u + unit * hidden * 4, sums, hidden, 4);
     for (int64_t r = row; r < row + count; ++r) {
-      const float *const x = l.x + (t * l.batch + r) * 4 * hidden + unit;
-      const float *const sum = sums + (r - row) * WIDTH, *const old = from_c + r * c_row + unit;
-      float *const c = l.c + r * hidden + unit, *const to = l.out + t * size + r * hidden + unit;
+      const int64_t at = r * hidden + unit, gates = (t * l.batch + r) * 4 * hidden + unit;
+      const float *const x = l.x + gates, *const old = from_c + r * c_row + unit;
+      const float *const sum = sums + (r - row) * WIDTH;
+      float *const c = to_c + at, *const to = l.out + t * size + at;
+      float *const kept = keeps ? l.gates + gates : nullptr;
       if (lanes == VECTOR)
-        cell(sum, x, hidden, bias, old, c, to, VECTOR);
+        cell<keeps>(sum, x, hidden, bias, old, c, to, kept, VECTOR);
       else
-        cell(sum, x, hidden, bias, old, c, to, lanes);
-      if (step == l.steps - 1) __builtin_memcpy(l.h + r * hidden + unit, to, lanes * 4);
+        cell<keeps>(sum, x, hidden, bias, old, c, to, kept, lanes);
+      if (step == l.steps - 1) {
+        __builtin_memcpy(l.h + at, to, lanes * 4);
+        if constexpr (keeps) __builtin_memcpy(l.c + at, c, lanes * 4);
+      }
     }
   }
 }
+"""
+
+_THREADS = """\
 // What the threads of a group know of each other: `done` panels of all steps, in a line of memory;
 // then a line for each thread, the panels of its share that are taken.
 struct alignas(64) progress {
@@ -215,8 +294,8 @@ struct sharing {
   int64_t groups, members;
 };
 // How many groups of rows there are, and how many threads in each, of at most `most`.
-static sharing share_layer(const layer &l, int64_t most) {
-  const int64_t weights = 4 * l.hidden * l.hidden, panels = (l.hidden + VECTOR - 1) / VECTOR;
+template <class L> static sharing share_layer(const L &l, int64_t most) {
+  const int64_t weights = 4 * l.hidden * l.hidden, panels = l.panels();
   const int64_t paid = weights * l.batch * l.steps / LAYER_WORK;
   if (paid < most) most = paid;
   if (most < 2) return {1, 1};
@@ -228,9 +307,9 @@ static sharing share_layer(const layer &l, int64_t most) {
   if (panels < members) members = panels;
   return {groups, members < 1 ? 1 : members};
 }
-static void layer_part(const layer &l, sharing s, int64_t t, progress *groups) {
-  const int64_t group = t / s.members, member = t % s.members;
-  const int64_t panels = (l.hidden + VECTOR - 1) / VECTOR;
+template <class L>
+static void layer_part(const L &l, sharing s, int64_t t, progress *groups) {
+  const int64_t group = t / s.members, member = t % s.members, panels = l.panels();
   const int64_t first = share(l.batch, group, s.groups, 1);
   const int64_t end = share(l.batch, group + 1, s.groups, 1);
   progress *const done = groups + group * (s.members + 1), *const taken = done + 1;
@@ -250,15 +329,7 @@ static void layer_part(const layer &l, sharing s, int64_t t, progress *groups) {
     wait_for(*done, (step + 1) * panels);
   }
 }
-// buffers: the inputs' products, the panels, the states, two biases if there are any, the results.
-// ints: hidden units, rows' steps of the states, steps, rows, whether in reverse, with biases.
-EXPORT void cpu_lstm_recurrence(void *const *buffers, const int64_t *ints) {
-  const int64_t outs = ints[6] ? 6 : 4;
-  const float *const *const from = (const float *const *)buffers;
-  float *const *const to = (float *const *)buffers + outs;
-  const layer l = {from[0], from[1], from[2], from[3],
-                   {ints[6] ? from[4] : nullptr, ints[6] ? from[5] : nullptr},
-                   to[0], to[1], to[2], ints[0], ints[1], ints[2], ints[3], ints[4], ints[5] != 0};
+template <class L> static void run_layer(const L &l) {
   const sharing s = share_layer(l, MAX_THREADS);
   if (s.groups * s.members == 1) {
     layer_part(l, s, 0, nullptr);
@@ -277,15 +348,38 @@ EXPORT void cpu_lstm_recurrence(void *const *buffers, const int64_t *ints) {
 }
 """
 
+_RUN = """\
+template <bool keeps> static void run(void *const *buffers, const int64_t *ints) {
+  const int64_t outs = ints[6] ? 6 : 4;
+  const float *const *const from = (const float *const *)buffers;
+  float *const *const to = (float *const *)buffers + outs;
+  run_layer(layer<keeps>{
+      from[0], from[1], from[2], from[3],
+      {ints[6] ? from[4] : nullptr, ints[6] ? from[5] : nullptr}, to[0], to[1], to[2],
+      keeps ? to[3] : nullptr, keeps ? to[4] : nullptr, ints[0], ints[1], ints[2], ints[3],
+      ints[4], ints[5] != 0});
+}
+// buffers: the inputs' products, the panels, the states, two biases if there are any, the results.
+// ints: hidden units, rows' steps of the states, steps, rows, whether in reverse, with biases, for
+// a backward.
+EXPORT void cpu_lstm_recurrence(void *const *buffers, const int64_t *ints) {
+  (ints[7] ? run<true> : run<false>)(buffers, ints);
+}
+"""
 
-def lstm_source(threads: int) -> tuple[Source, tuple[Kernel, ...]]:
-    """The translation unit and its kernels, whose `source` is 0; `threads`: 0 for as many as OpenMP
-    has.
+
+def lstm_source(call: str, threads: int) -> tuple[Source, tuple[Kernel, ...]]:
+    """The translation unit for what is called, and the unit's kernels, whose `source` is 0;
+    `threads`: 0 for as many as OpenMP has.
     """
     limits = f"""\
 #define MAX_THREADS {threads or "omp_get_max_threads()"}
 #define THREADS {f"num_threads({threads})" if threads else ""}
 """
-    text = "".join([limits, _SETTINGS, _WEIGHTS, _CELL, _RECURRENCE])
-    kernels = tuple(Kernel(name, 0) for name in NAMES.values())
+    names = next(names for names in UNITS if call in names)
+    parts = [GRADIENT_WEIGHTS_TEXT, _CELL, _TILES, GRADIENT, _THREADS, RUN_GRADIENT]
+    if RECURRENCE in names:
+        parts = [_WEIGHTS, _CELL, _TILES, _RECURRENCE, _THREADS, _RUN]
+    text = "".join([limits, _SETTINGS, *parts])
+    kernels = tuple(Kernel(NAMES[name], 0) for name in names)
     return Source("cpp", prelude([text], parallel=True) + text), kernels
