@@ -45,6 +45,17 @@ def redistributed(x: Any, w: Any, mesh: Any) -> Any:
     return (x @ w).redistribute(mesh, [Replicate()]) * 2
 
 
+def given_and_local(x: Any, w: Any, mesh: Any) -> Any:
+    return x, x.to_local(), x.to_local().view(-1)
+
+
+def made_and_local(x: Any, w: Any, mesh: Any) -> Any:
+    y = x + 1
+    return y, y.to_local()
+
+
+RETURN_PARTS: tuple[Callable[..., Any], ...] = given_and_local, made_and_local
+"""Results that share memory: the gradients of DTensor's own Functions lead to the local ones."""
 PROGRAMS: list[Callable[..., Any]] = [elementwise, product, local, from_local, redistributed]
 
 
@@ -87,6 +98,16 @@ def check(rank: int, ranks: int, store: str) -> None:
             assert kinds(compiled) == ["capture"], program.__name__
             graphs = flambeau.explain(compiled).graphs
             assert not any(graph.fallback for graph in graphs), program.__name__
+        for program in RETURN_PARTS:
+            shown = []
+            for function in (flambeau.compile(program, fullgraph=True), program):
+                x = distribute_tensor(torch.arange(32.0).view(8, 4), mesh, [Shard(0)])
+                results = function(x.requires_grad_(), None, mesh)
+                parts = [y.sin().sum() for y in results]
+                sum(y.full_tensor() if isinstance(y, DTensor) else y for y in parts).backward()
+                shown.append([*results, x.grad])
+            for ours, theirs in zip(*shown, strict=True):
+                same(ours, theirs)
     finally:
         leave_groups()
 

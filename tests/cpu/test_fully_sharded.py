@@ -17,6 +17,7 @@ from torch.nn import functional
 
 import flambeau
 from tests.ranks import leave_groups, run_ranks
+from tests.worlds import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,6 +186,7 @@ def check(rank: int, store: str) -> None:
             assert not report.breaks
     if one_graph:
         _gathers_again(rank, mesh)
+        _whole_where_hooks_allow_it(mesh)
     dist.barrier()
     leave_groups()
 
@@ -197,6 +199,26 @@ def _gathers_again(rank: int, mesh: Any) -> None:
         (graph,) = flambeau.explain(call).graphs
         gathers.append(str(graph).count("all_gather_into_tensor"))
     assert gathers[0] > gathers[1]
+
+
+def _whole_where_hooks_allow_it(mesh: Any) -> None:
+    """A call whose hooks break the graph leaves later calls, whose hooks do not, in one graph."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(*(Block(WIDTH) for _ in range(2)))
+    for module in (*model, model):
+        fully_shard(module, mesh=mesh)
+    call: Any = flambeau.compile(model)
+    events = []
+    for syncs in (False, True, True, True):
+        before = len(kinds(call._compiled))
+        model.set_requires_gradient_sync(syncs)
+        call(torch.randn(4, WIDTH)).sum().backward()
+        model.zero_grad()
+        events.append(kinds(call._compiled, before))
+    assert "break" in events[0]
+    assert events[2:] == [["recompile"], []]
 
 
 def test_two_processes(tmp_path: Path) -> None:

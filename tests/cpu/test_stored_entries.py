@@ -107,6 +107,46 @@ def test_keys_of_entries_run_no_code_of_a_tensor_class() -> None:
     assert kinds(compiled) == ["capture"]
 
 
+class Pair(torch.nn.Module):
+    """Two results, each with a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.first(x).sin()
+        return y, self.second(y)
+
+
+@flambeau.compiler.disable(recursive=False)
+def _apart(module: Any, x: torch.Tensor) -> Any:
+    return module(x)
+
+
+def _caller(module: Any, x: torch.Tensor) -> Any:
+    return _apart(module, x)
+
+
+def _another_caller(module: Any, x: torch.Tensor) -> Any:
+    return _apart(module, x)
+
+
+@pytest.mark.usefixtures("entries")
+def test_a_callee_of_another_caller_is_traced_again() -> None:
+    """A graph is stored under the name of the callable that it was compiled for; it may be read for
+    another one, which needs a backward that is not stored.
+    """
+    for caller, results in ((_caller, 2), (_another_caller, 1)):
+        module, x = Pair(), torch.randn(2, 3)
+        found = []
+        for call in (caller, flambeau.compile(caller)):
+            outputs = call(module, x)[:results]
+            found.append(torch.autograd.grad(sum(y.sum() for y in outputs), module.first.weight))
+        torch.testing.assert_close(*found)
+        assert "capture" in kinds(call)
+
+
 CODE = """
 from flambeau_capture.stored.descriptions import Descriptions
 

@@ -40,6 +40,7 @@ from flambeau_autograd.reasons import (
 )
 from flambeau_autograd.traced_modes import TracedModes
 from flambeau_autograd.version_counters import shared_counters, version_of
+from flambeau_autograd.view_histories import has_own_backward
 from flambeau_prims.concrete_sizes import with_concrete_sizes
 from flambeau_prims.error_texts import SYMBOLIC_SIZES_REFUSED
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
@@ -502,6 +503,8 @@ class _JointTracer:
             if alias is root:
                 plan.append(base)
                 continue
+            if has_own_backward(out, counted):
+                raise AliasedOutputs("a custom autograd Function returns a view, an output")
             # A view taken under no_grad has no grad_fn, though it says that it requires grad.
             recorded, steps = out.grad_fn is not None, view_steps(alias)
             detached = any(step.op is torch.ops.aten.detach.default for step in steps)

@@ -190,6 +190,8 @@ class _Enter:
 class _Entering(torch.autograd.Function):
     """`_Enter` in the eyes of autograd."""
 
+    keeps_gradients = True
+
     @staticmethod
     def forward(ctx: Any, argument: Argument, *given: FakeTensor) -> torch.Tensor:
         ctx.argument, ctx.leaves = argument, given[: len(argument.leaves)]
@@ -288,6 +290,8 @@ def _tangent_of(out: torch.Tensor) -> SubclassSpec | None:
 
 class _Leaving(torch.autograd.Function):
     """A wrapper to its leaves that have gradients."""
+
+    keeps_gradients = True
 
     @staticmethod
     def forward(ctx: Any, spec: SubclassSpec, out: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 from flambeau_capture.record import Break
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_capture.record import Guard
     from flambeau_prims.unsupported import Unsupported
 
 
@@ -379,13 +382,20 @@ _reason(
 
 
 class GraphBreak(BaseException):
-    """Ends a capture. A BaseException: `except Exception` of the program does not see it."""
+    """Ends a capture. A BaseException: `except Exception` of the program does not see it.
 
-    def __init__(self, id: str, detail: str, *, hint: str = "") -> None:
+    `conditions`: guards without which it might not break. The record of the frame up to the break,
+    which has no guards of the step that breaks, keeps them.
+    """
+
+    def __init__(
+        self, id: str, detail: str, *, hint: str = "", conditions: Sequence[Guard] = ()
+    ) -> None:
         super().__init__(f"{detail} [{id}]")
         self.reason = REASONS[id]
         self.detail = detail
         self.hint = hint
+        self.conditions = tuple(conditions)
 
     @classmethod
     def of_unsupported(cls, error: Unsupported) -> GraphBreak:

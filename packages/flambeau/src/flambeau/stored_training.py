@@ -289,7 +289,7 @@ class StoredBackwards(BackwardTable):
             compiled: Compiled = compiler(graph, kind)
             return compiled
 
-        gm.meta.update(name=self._context.report.name, has_key=True)
+        gm.meta.update(name=self.training.name, has_key=True)
         with self._modes.restored(), torch.enable_grad():
             autograd.aot(gm, examples, compile_graph, options=options)
         made: Training = gm.meta["training"]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_capture.options import CaptureOptions
-    from flambeau_capture.record import DynamicDims, GraphValue, Scope
+    from flambeau_capture.record import DynamicDims, GraphValue, Guard, Scope
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,15 @@ class Broken:
 
     `eager` is the record of a call that is left to the interpreter. The frame may be suspended in
     front of each of `stop_steps`, the best first. `is_inside`: it broke in a frame that cannot be
-    resumed, as those are that run a module's hooks; one of the steps calls it.
+    resumed, as those are that run a module's hooks; one of the steps calls it. Under other
+    `conditions` it might not break.
     """
 
     cause: Break
     eager: Capture
     stop_steps: tuple[int, ...]
     is_inside: bool
+    conditions: tuple[Guard, ...] = ()
 
 
 Outcome: TypeAlias = Captured | Suspended | Retry | Broken
@@ -141,6 +143,7 @@ def _up_to_break(attempt: Attempt, broken: Broken) -> Capture:
         outcome = interpret(replace(attempt, stop_step=step))
         if isinstance(outcome, Suspended):
             outcome.record.cause = cause
+            outcome.record.guards.extend(broken.conditions)
             may_call_back = attempts > 0 or broken.is_inside or cause.id in _MAY_CALL_BACK
             outcome.record.needs_hook = may_call_back and not too_deep
             return outcome.record
@@ -203,6 +206,7 @@ def interpret(attempt: Attempt) -> Outcome:
 def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
     question: tuple[str, Sequence[GraphValue]] | None = None
     unmade: NeedsInitialization | None = None
+    conditions: tuple[Guard, ...] = ()
     try:
         with machine.tape.tracer:
             try:
@@ -216,6 +220,8 @@ def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
         cause = _cause(machine, machine.suspended)
     except (GraphBreak, Exception) as error:
         cause = _cause(machine, error)
+        if isinstance(error, GraphBreak):
+            conditions = error.conditions
         if isinstance(error, NeedsObservation):
             question = error.asked_at, error.wanted
         if isinstance(error, NeedsInitialization):
@@ -230,7 +236,8 @@ def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
         return retry
     frames = machine.breaks.frames
     steps = tuple(stop_steps(frames))
-    return Broken(cause, left_to_interpreter(machine), steps, len(steps) < len(frames))
+    inside = len(steps) < len(frames)
+    return Broken(cause, left_to_interpreter(machine), steps, inside, conditions)
 
 
 def _cause(machine: Machine, error: BaseException) -> Break:

@@ -22,6 +22,7 @@ import torch
 from flambeau_capture.compiler_functions import disabled_reason
 from flambeau_capture.graphs.unshard import Plan, free_behind, gather_before, unshard
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Guard
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -48,9 +49,10 @@ def hooks_of_fully_shard() -> dict[int, CodeSubstitute]:
 
 @dataclass(slots=True)
 class _Asked:
-    """The plans that are guarded, by the id of what the states of a root share."""
+    """The plans, and the guards on them, by the id of what the states of a root share."""
 
     plans: dict[int, Any] = field(default_factory=dict)
+    guards: dict[int, Guard] = field(default_factory=dict)
 
 
 def _before(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
@@ -75,16 +77,20 @@ def _plans(machine: Machine, function: Any, state: Any) -> tuple[Plan, ...]:
     """The plans of a state's groups, guarded; breaks where its hooks stay eager."""
     if state._is_root is None:
         state._lazy_init()  # as the hook does first
-    asked = machine.state_of(_Asked).plans
+    asked = machine.state_of(_Asked)
     key = id(state._state_ctx)
-    if key not in asked:
+    if key not in asked.plans:
         source = machine.objects.source_of(state)
         if source is not None:
-            asked[key] = plans = plans_of_all(state)
-            machine.guard("PREDICATE", source, (SamePlans(plans), "shards its parameters alike"))
-    plans = asked.get(key)
+            asked.plans[key] = plans = plans_of_all(state)
+            payload = SamePlans(plans), "shards its parameters alike"
+            machine.guard("PREDICATE", source, payload)
+            asked.guards[key] = Guard("PREDICATE", source, payload, machine.where)
+    plans = asked.plans.get(key)
     if plans is None:
-        raise GraphBreak(*(disabled_reason(function) or ("compiler-disable", "a hook")))
+        conditions = [asked.guards[key]] if key in asked.guards else ()
+        reason = disabled_reason(function) or ("compiler-disable", "a hook")
+        raise GraphBreak(*reason, conditions=conditions)
     mine: tuple[Plan, ...] = plans[state._state_ctx.all_states.index(state)]
     return mine
 
