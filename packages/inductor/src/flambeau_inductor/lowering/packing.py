@@ -39,12 +39,14 @@ class PackedFactor:
     width: int
     step: int
     """Numbers that follow one another along the inner axis in a word."""
+    block: int = 1
+    """Panels have whole blocks of so many words, with zeros behind the last number."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Batch, panels, steps, lanes of a panel, numbers of a step."""
-        panels, steps = -(-self.lanes // self.width), -(-self.depth // self.step)
-        return (*self.batch, panels, steps, self.width, self.step)
+        panels, blocks = -(-self.lanes // self.width), -(-self.depth // (self.step * self.block))
+        return (*self.batch, panels, blocks * self.block, self.width, self.step)
 
     @property
     def buffer(self) -> Buffer:

@@ -276,6 +276,7 @@ class CppWays(ProductWays):
         return candidates(
             sizes, self.dtype, self.facts, packed=packed,
             copies_left=left_stride(kernel, contraction, numbers) is None,
+            tiles_copy_left=left_stride(kernel, contraction, numbers, tiles=True) is None,
             count=min(self.options.max_autotune_candidates, MOST_TILINGS),
         )  # fmt: skip
 
@@ -290,8 +291,9 @@ class CppWays(ProductWays):
         """The right factor in the panels of a tiling."""
         *batch, depth, lanes = map(int, self.product.right.spec.shape)
         return PackedFactor(
-            name, self.dtype, tuple(batch), depth, lanes, tiling.width, tiling.numbers
-        )
+            name, self.dtype, tuple(batch), depth, lanes, tiling.width, tiling.numbers,
+            tiling.block_of_steps // tiling.numbers,
+        )  # fmt: skip
 
     def union(self, nest: Group, joined: Sequence[int], consumer: int | None) -> Group | None:
         """The product with the groups that join it, or None."""

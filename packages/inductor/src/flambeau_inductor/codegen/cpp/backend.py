@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.base import Emitted, kernel_name
 from flambeau_inductor.codegen.cpp.kernel import write_kernel
-from flambeau_inductor.codegen.cpp.matmul import write_matmul
+from flambeau_inductor.codegen.cpp.matmul import MatmulWriter
 from flambeau_inductor.codegen.cpp.matmul_tiling import CppMatmulTiling
 from flambeau_inductor.codegen.cpp.prelude import prelude
+from flambeau_inductor.codegen.cpp.tile_unit import TileUnitWriter
 from flambeau_inductor.codegen.cpp.writer import is_checked
 from flambeau_inductor.ir import format_kernel
 from flambeau_runtime.program import Kernel, Launch, Source
@@ -79,3 +80,9 @@ def write_source(
         comment = "\n".join(f"// {line}" for line in format_kernel(kernel).splitlines())
         parts.append(f"{comment}\n{text}")
     return "\n".join(parts)
+
+
+def write_matmul(kernel: LoopKernel, name: str, tiling: CppMatmulTiling, threads: int = 0) -> str:
+    """The C++ text of a product, without prelude; `threads`: 0 for as many as OpenMP has."""
+    writer = TileUnitWriter if tiling.tiles else MatmulWriter
+    return writer(kernel, name, tiling, threads).write()

@@ -29,7 +29,7 @@ import torch
 from flambeau_inductor.codegen.contraction import contraction_of
 from flambeau_inductor.codegen.cpp.copied_pieces import PIECE, cut_into_pieces
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
-from flambeau_inductor.codegen.cpp.matmul_tiling import SERIAL_WORK
+from flambeau_inductor.codegen.cpp.matmul_tiling import SERIAL_WORK, TILE_STEPS
 from flambeau_inductor.codegen.cpp.plan import static_product, stride_along
 from flambeau_inductor.codegen.cpp.wide_integers import widen_integers
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 LONGEST_STEP = 256
 """Points of the inner axis that are computed in one loop where nothing bounds it."""
-
-PADDING = 16
-"""Elements between copied rows: rows a power of two apart share few lines of the cache."""
 
 STEPS = {
     "float": "float_words", "bfloat16": "bfloat16_pairs", "int16": "int16_pairs",
@@ -72,22 +69,20 @@ COPIES = {
 """The dtype of copied operands."""
 
 
-def write_matmul(kernel: LoopKernel, name: str, tiling: CppMatmulTiling, threads: int = 0) -> str:
-    """The C++ text of a product, without prelude; `threads`: 0 for as many as OpenMP has."""
-    return MatmulWriter(kernel, name, tiling, threads).write()
-
-
-def left_stride(kernel: LoopKernel, contraction: Contraction, numbers: int) -> sympy.Expr | None:
-    """The stride of the left operand's rows in elements, if they can be read as they lie; words
-    hold so many `numbers`.
+def left_stride(
+    kernel: LoopKernel, contraction: Contraction, numbers: int, *, tiles: bool = False
+) -> sympy.Expr | None:
+    """The stride of the left operand's rows in elements, if they can be read as they lie, by the
+    tile unit if `tiles`; words hold so many `numbers`.
     """
     load = contraction.left.load
     if load is None or len(kernel.inner) != 1 or load.dtype.itemsize * numbers != 4:
         return None
     (inner,) = kernel.inner
-    if load.dtype is torch.int8:
+    if load.dtype is torch.int8 and not tiles:
         return None  # it is shifted
-    if numbers > 1 and not (isinstance(inner.size, int) and inner.size % numbers == 0):
+    block = numbers * TILE_STEPS if tiles else numbers
+    if block > 1 and not (isinstance(inner.size, int) and inner.size % block == 0):
         return None
     if stride_along(load.index, inner) != 1:
         return None
@@ -209,9 +204,11 @@ class MatmulWriter(LoopWriter):
         self.threads = threads
         (self.inner,) = kernel.inner
         self.depth_name = self.inner.symbol.name
-        self.step = STEPS[tiling.step]
+        self.step = ("signed_" if tiling.tiles and tiling.step == "int8" else "") + STEPS[
+            tiling.step
+        ]
         self.copied = COPIES[tiling.step]
-        self.left_stride = left_stride(kernel, contraction, tiling.numbers)
+        self.left_stride = left_stride(kernel, contraction, tiling.numbers, tiles=tiling.tiles)
         if tiling.dots and not tiling.copies_right:
             strides = dot_strides(kernel, contraction)
             assert strides is not None
@@ -227,8 +224,7 @@ class MatmulWriter(LoopWriter):
             self.epilogue = without_search(contraction.epilogue, groups.value)
             self.replay.values[groups.value] = groups.value
             self.replay.dtypes[groups.value] = torch.int64
-        self.row_stride = tiling.kblock + PADDING
-        """Elements between copied rows and, for dot products, copied lanes."""
+        self.row_stride = tiling.row_stride
 
     def write(self) -> str:
         """The part function and the entry."""
@@ -325,20 +321,7 @@ class MatmulWriter(LoopWriter):
     def task(self) -> None:
         """A block of results: sums over the whole inner axis, then the epilogue."""
         tiling = self.tiling
-        groups = self.contraction.groups
-        if groups is None:
-            self.line(f"const int64_t first_row = task % row_blocks * {tiling.row_block};")
-        else:
-            self.group_rows(groups)
-        self.line(
-            f"const int64_t first_lane = task / row_blocks % lane_blocks * {tiling.lane_block};"
-        )
-        for word, block in (("row", tiling.row_block), ("lane", tiling.lane_block)):
-            if word == "row" and groups is not None:
-                continue
-            rest = f"{word}_points - first_{word}"
-            self.line(f"const int64_t {word}s = {rest} < {block} ? {rest} : {block};")
-        self.unravel(self.contraction.batch, "task / row_blocks / lane_blocks")
+        self.extent()
         length = self.size(self.inner)
         with self.block(f"for (int64_t first = 0; first < {length}; first += {tiling.kblock})"):
             rest = f"{length} - first"
@@ -354,18 +337,40 @@ class MatmulWriter(LoopWriter):
                 with self.block(f"for (int64_t panel = 0; panel < lanes; {step})"):
                     self.multiply()
         with self.loop("row", "0", "rows"):
-            self.unravel(self.contraction.rows, "first_row + row")
-            self.line(f"const {self.step}::element *const sum = sums + row * {tiling.lane_block};")
-            with self.lane_loop("first_lane", "first_lane + lanes") as lane:
-                reduce = self.contraction.reduce
-                ctype = storage_type(reduce.dtype)
-                value = f"sum[{lane} - first_lane]"
-                if self.tiling.shifted:
-                    value += f" - sums[rows * {self.tiling.lane_block} + {lane} - first_lane]"
-                self.line(f"const {ctype} {reduce.name} = {value};")
-                self.replay.values[reduce.name] = reduce.name
-                self.replay.dtypes[reduce.name] = reduce.dtype
-                self.statements(self.epilogue)
+            self.finish_row("first_row", "first_lane", "lanes", f"sums + row * {tiling.lane_block}")
+
+    def extent(self) -> None:
+        """A task's place, and the indices that all of its results share."""
+        tiling = self.tiling
+        groups = self.contraction.groups
+        if groups is None:
+            self.line(f"const int64_t first_row = task % row_blocks * {tiling.row_block};")
+        else:
+            self.group_rows(groups)
+        self.line(
+            f"const int64_t first_lane = task / row_blocks % lane_blocks * {tiling.lane_block};"
+        )
+        for word, block in (("row", tiling.row_block), ("lane", tiling.lane_block)):
+            if word == "row" and groups is not None:
+                continue
+            rest = f"{word}_points - first_{word}"
+            self.line(f"const int64_t {word}s = {rest} < {block} ? {rest} : {block};")
+        self.unravel(self.contraction.batch, "task / row_blocks / lane_blocks")
+
+    def finish_row(self, first_row: str, first_lane: str, lanes: str, sums: str) -> None:
+        """The epilogue of a row of sums."""
+        self.unravel(self.contraction.rows, f"{first_row} + row")
+        self.line(f"const {self.step}::element *const sum = {sums};")
+        with self.lane_loop(first_lane, f"{first_lane} + {lanes}") as lane:
+            reduce = self.contraction.reduce
+            ctype = storage_type(reduce.dtype)
+            value = f"sum[{lane} - {first_lane}]"
+            if self.tiling.shifted:
+                value += f" - sums[rows * {self.tiling.lane_block} + {lane} - {first_lane}]"
+            self.line(f"const {ctype} {reduce.name} = {value};")
+            self.replay.values[reduce.name] = reduce.name
+            self.replay.dtypes[reduce.name] = reduce.dtype
+            self.statements(self.epilogue)
 
     def unravel(self, axes: Sequence[Axis], place: str) -> None:
         """The indices of some axes, from a place among their points."""
@@ -422,7 +427,10 @@ class MatmulWriter(LoopWriter):
             with self.loop("row", "0", "rows"):
                 self.unravel(contraction.rows, "first_row + row")
                 self.copy(contraction.left, f"copied_left + row * {stride}")
-                if tiling.numbers == 2:
+                if tiling.tiles:
+                    rest = f"({tiling.kblock} - steps) * {size}"
+                    self.line(f"__builtin_memset(copied_left + row * {stride} + steps, 0, {rest});")
+                elif tiling.numbers == 2:
                     self.line(f"if (steps % 2) copied_left[row * {stride} + steps] = 0;")
             if tiling.shifted:
                 self.line(f"__builtin_memset(copied_left + rows * {stride}, 128, {stride});")
@@ -452,7 +460,7 @@ class MatmulWriter(LoopWriter):
                 self.line(f"widen_float16({source}, {row}, steps);")
             return
         digits = digits_of(operand, self.inner)
-        if digits is not None and self.tiling.kblock % digits.step == 0:
+        if digits is not None and (self.tiling.tiles or self.tiling.kblock % digits.step == 0):
             self.copy_digits(operand, digits, row)
             return
         pieces = cut_into_pieces(operand.body, self.inner)
@@ -540,15 +548,17 @@ class MatmulWriter(LoopWriter):
                 self.line(f"right_stride = ({stride}) * 4;")
             with self.block("else"):
                 self.copy_right()
+        self.multiply_panel(stored)
+
+    def multiply_panel(self, stored: str) -> None:
+        """The call that multiplies `left` by `right`."""
+        tiling = self.tiling
         numbers = tiling.numbers
         steps = f"(steps + {numbers - 1}) / {numbers}" if numbers > 1 else "steps"
         form = f"{self.step}, {stored}, {tiling.lane_bytes}, {tiling.rows}, {tiling.vectors}"
-        call = f"multiply_rows<{form}>"
-        if tiling.tiles:
-            call = f"multiply_tiles<{self.step}, {stored}, {tiling.lane_bytes}, {tiling.vectors}>"
         rows = "rows + 1" if tiling.shifted else "rows"
         self.line(
-            f"{call}({rows}, left, left_stride, right, right_stride, "
+            f"multiply_rows<{form}>({rows}, left, left_stride, right, right_stride, "
             f"(char *)(sums + panel), {tiling.lane_block * 4}, {steps}, first == 0);"
         )
 
@@ -597,8 +607,8 @@ class MatmulWriter(LoopWriter):
         rest = f"lanes - panel < {tiling.width} ? lanes - panel : {tiling.width}"
         self.line(f"const int64_t end_lane = start_lane + ({rest});")
         step = f"{self.depth_name} - first"
-        numbers = tiling.numbers
-        with self.block(f"if (end_lane - start_lane < {tiling.width} || steps % {numbers})"):
+        numbers, block = tiling.numbers, tiling.block_of_steps
+        with self.block(f"if (end_lane - start_lane < {tiling.width} || steps % {block})"):
             count = tiling.kblock * tiling.width
             self.line(f"for (int64_t c = 0; c < {count}; ++c) copied_right[c] = 0;")
 

@@ -47,6 +47,7 @@ struct float_words {
 struct bfloat16_pairs {
   typedef float element;
   typedef uint16_t bits;
+  static const int64_t longest = 1024;  // sums that the tile unit adds up one after another
   template <int bytes> struct lanes { typedef typename words<bytes>::floats type; };
   template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
 #if defined(__AVX512BF16__)
@@ -83,7 +84,6 @@ struct int16_pairs {
 };
 struct int8_quads {
   typedef int32_t element;
-  typedef uint8_t bits;
   template <int bytes> struct lanes { typedef typename words<bytes>::ints type; };
   template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
 #if defined(__AVX512VNNI__)
@@ -101,6 +101,18 @@ struct int8_quads {
     for (int byte = 0; byte < 4; ++byte)
       sum += (a >> 8 * byte & 255) * (b << (24 - 8 * byte) >> 24);
     return sum;
+  }
+};
+// The same numbers as int8, for the tile unit. Vectors take them as uint8, 128 above, and subtract
+// 128 times the right ones.
+struct signed_int8_quads {
+  typedef int32_t element;
+  typedef int8_t bits;
+  static const int64_t longest = INT64_MAX / 2;
+  template <int bytes> struct lanes { typedef typename words<bytes>::ints type; };
+  template <class S, class W> static inline __attribute__((always_inline)) S step(S sum, W a, W b) {
+    const W middle = W{} + (int32_t)0x80808080;
+    return int8_quads::step(sum, a ^ middle, b) - int8_quads::step(S{}, middle, b);
   }
 };
 // A vector of the right operand's words, from memory where an element may take half as much.
@@ -305,7 +317,9 @@ template <class E, int bytes, class V> INLINE E sum_of_lanes(V v) {
 """
 
 MULTIPLY_TILES = """\
-// The tile unit (AMX): 2 x 2 tiles of 16 x 16 sums, 16 words deep; what is left over by vectors.
+// The tile unit (AMX): 2 x 2 tiles of 16 x 16 sums, 16 words deep; operands hold whole blocks of 16
+// words. After each block `rest` does something else while the unit works: it takes 64 cycles for
+// its four products, and leaves the vector units free.
 // Linux gives a process its tile registers when it asks (arch_prctl, ARCH_REQ_XCOMP_PERM), here
 // as the library is loaded.
 #if defined(__AMX_BF16__) || defined(__AMX_INT8__)
@@ -317,7 +331,7 @@ static const bool may_use_tiles = syscall(158, 0x1023, 18) == 0;
   asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(stride) : "memory")
 #define TILE_MULTIPLY(sum, left, right) \\
   if constexpr (sizeof(typename STEP::bits) == 1) \\
-    asm volatile("tdpbusd %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :); \\
+    asm volatile("tdpbssd %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :); \\
   else \\
     asm volatile("tdpbf16ps %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :)
 #define TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile : :)
@@ -327,59 +341,83 @@ struct tile_settings {
   uint8_t rows[16];
 };
 #endif
-template <class STEP, class STORED, int bytes, int vectors>
-static void multiply_tiles(
-    int64_t count, const char *left, int64_t left_stride, const char *right, int64_t right_stride,
-    char *sums, int64_t sums_stride, int64_t steps, bool first) {
+// `rows`: how many rows of the left operand, up to 32, the registers are set for.
+struct tile_unit {
+  int64_t rows = 0;
+  void set(int64_t wanted) {
 #if defined(__AMX_BF16__) || defined(__AMX_INT8__)
-  typedef typename STEP::element E;
-  const int64_t whole = steps / 16 * 16;
-  if (count >= 32 && whole && may_use_tiles) {
+    if (wanted == rows) return;
+    rows = wanted;
     tile_settings settings __attribute__((aligned(64))) = {};
     settings.palette = 1;
-    for (int tile = 0; tile < 8; ++tile) settings.row_bytes[tile] = 64, settings.rows[tile] = 16;
+    const uint8_t high = rows < 16 ? rows : 16, low = rows > 16 ? rows - 16 : 16;
+    const uint8_t heights[8] = {high, high, low, low, high, low, 16, 16};
+    for (int tile = 0; tile < 8; ++tile)
+      settings.row_bytes[tile] = 64, settings.rows[tile] = heights[tile];
     asm volatile("ldtilecfg %0" : : "m"(settings));
-    E block[32 * 32] __attribute__((aligned(64)));
-    const int64_t width = 128;
-    for (; count >= 32; count -= 32, left += 32 * left_stride, sums += 32 * sums_stride) {
-      TILE_ZERO(0);
-      TILE_ZERO(1);
-      TILE_ZERO(2);
-      TILE_ZERO(3);
-      for (int64_t k = 0; k < whole; k += 16) {
-        TILE_LOAD(4, left + 4 * k, left_stride);
-        TILE_LOAD(6, right + k * right_stride, right_stride);
-        TILE_LOAD(7, right + k * right_stride + 64, right_stride);
-        TILE_LOAD(5, left + 16 * left_stride + 4 * k, left_stride);
-        TILE_MULTIPLY(0, 4, 6);
-        TILE_MULTIPLY(1, 4, 7);
-        TILE_MULTIPLY(2, 5, 6);
-        TILE_MULTIPLY(3, 5, 7);
-      }
-      TILE_STORE(0, block, width);
-      TILE_STORE(1, block + 16, width);
-      TILE_STORE(2, block + 16 * 32, width);
-      TILE_STORE(3, block + 16 * 32 + 16, width);
-      typedef typename STEP::template lanes<bytes>::type S;
-      for (int m = 0; m < 32; ++m) {
-        for (int n = 0; n < 2; ++n) {
-          char *const to = sums + m * sums_stride + n * bytes;
-          S sum = load_as<S>(block + 32 * m + 16 * n);
-          if (!first) sum += load_as<S>(to);
-          __builtin_memcpy(to, &sum, bytes);
+#endif
+  }
+  ~tile_unit() {
+#if defined(__AMX_BF16__) || defined(__AMX_INT8__)
+    if (rows) asm volatile("tilerelease" : :);
+#endif
+  }
+};
+// A block of results: their place, and their sums.
+template <class E> struct tile_block {
+  int64_t task, group, first_row, rows, first_lane, lanes;
+  const E *sums;
+};
+template <class STEP, class STORED, int bytes, int vectors, class REST>
+INLINE void multiply_tiles(
+    tile_unit &unit, int64_t count, const char *left, int64_t left_stride, const char *right,
+    int64_t right_stride, char *sums, int64_t sums_stride, int64_t steps, const REST &rest) {
+#if defined(__AMX_BF16__) || defined(__AMX_INT8__)
+  typedef typename STEP::element E;
+  if (may_use_tiles) {
+    for (; count > 0; count -= 32, left += 32 * left_stride, sums += 32 * sums_stride) {
+      const bool tall = count > 16;
+      unit.set(count < 32 ? count : 32);
+      for (int64_t begin = 0; begin < steps; begin += STEP::longest) {
+        const int64_t end = begin + STEP::longest < steps ? begin + STEP::longest : steps;
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+        for (int64_t k = begin; k < end; k += 16) {
+          TILE_LOAD(4, left + 4 * k, left_stride);
+          TILE_LOAD(6, right + k * right_stride, right_stride);
+          TILE_LOAD(7, right + k * right_stride + 64, right_stride);
+          if (tall) TILE_LOAD(5, left + 16 * left_stride + 4 * k, left_stride);
+          TILE_MULTIPLY(0, 4, 6);
+          TILE_MULTIPLY(1, 4, 7);
+          if (tall) {
+            TILE_MULTIPLY(2, 5, 6);
+            TILE_MULTIPLY(3, 5, 7);
+          }
+          rest();
         }
+        E block[32 * 32] __attribute__((aligned(64)));
+        char *const to = begin ? (char *)block : sums;
+        const int64_t stride = begin ? 128 : sums_stride;
+        TILE_STORE(0, to, stride);
+        TILE_STORE(1, to + 64, stride);
+        if (tall) {
+          TILE_STORE(2, to + 16 * stride, stride);
+          TILE_STORE(3, to + 16 * stride + 64, stride);
+        }
+        if (begin)
+          for (int64_t m = 0; m < unit.rows; ++m) {
+            E *const sum = (E *)(sums + m * sums_stride);
+            for (int64_t n = 0; n < 32; ++n) sum[n] += block[32 * m + n];
+          }
       }
-      if (whole < steps)
-        multiply_rows<STEP, STORED, bytes, 8, vectors>(
-            32, left + 4 * whole, left_stride, right + whole * right_stride, right_stride, sums,
-            sums_stride, steps - whole, false);
     }
-    asm volatile("tilerelease" : :);
+    return;
   }
 #endif
-  if (count)
-    multiply_rows<STEP, STORED, bytes, 12, vectors>(
-        count, left, left_stride, right, right_stride, sums, sums_stride, steps, first);
+  multiply_rows<STEP, STORED, bytes, 12, vectors>(
+      count, left, left_stride, right, right_stride, sums, sums_stride, steps, true);
 }
 """
 

@@ -33,6 +33,9 @@ after another."""
 DEEP_BYTES = 1024
 """The same for int8: their sums are exact."""
 
+PADDING = 16
+"""Elements between copied rows: rows a power of two apart share few lines of the cache."""
+
 MOST_DOT_ROWS, MOST_DOT_LANES = 4, 8
 """A register tile of dot products has at most so many."""
 
@@ -41,6 +44,20 @@ COMPUTED_LANES = 16 << 10
 
 MOST_STACK = 1 << 20
 """Threads have stacks of 2 MiB or more."""
+
+TILE_STEPS = 16
+"""The tile unit multiplies so many words of the inner axis at a time."""
+
+TILE_ROWS, TILE_LANES = 64, 64
+"""Blocks of its results, whose epilogue runs while it multiplies the next ones: two of them, a
+panel of the right operand and some rows of the left one stay in the first-level cache.
+"""
+
+FEWEST_TILE_ROWS = 4
+
+PANEL_BYTES = 512 << 10
+"""About so much of the right operand is multiplied by all rows: it stays in the second-level cache.
+"""
 
 NUMBERS = {"float": 1, "bfloat16": 2, "int16": 2, "int8": 4}
 """What a word of 32 bits may hold -> how many numbers."""
@@ -86,16 +103,33 @@ class CppMatmulTiling:
         return NUMBERS[self.step]
 
     @property
+    def block_of_steps(self) -> int:
+        """Operands hold whole blocks of so many numbers along the inner axis, some of them 0."""
+        return self.numbers * (TILE_STEPS if self.tiles else 1)
+
+    @property
     def shifted(self) -> bool:
         """Whether the left operand is read as uint8, by 128 above its int8 numbers: a row of 128
-        more says what to subtract from the sums.
+        more says what to subtract from the sums. The tile unit takes int8.
         """
-        return self.step == "int8"
+        return self.step == "int8" and not self.tiles
+
+    @property
+    def row_stride(self) -> int:
+        """Numbers between copied rows and, for dot products, copied lanes."""
+        if not self.tiles:
+            return self.kblock + PADDING
+        lines = self.kblock * 4 // (64 * self.numbers)  # the unit reads whole lines of the cache
+        return (lines | 1) * 16 * self.numbers
 
     @property
     def stack(self) -> int:
         """About the bytes that a task needs on the stack."""
         sums = self.row_block * self.lane_block
+        if self.tiles:
+            copied = self.copies_left * self.row_block * self.row_stride
+            copied += self.copies_right * self.width * self.kblock
+            return 4 * (2 * self.row_block * TILE_LANES + copied // self.numbers)
         if self.dots and not self.copies_right:
             return 4 * sums + (4 * self.row_block * self.kblock if self.copies_left else 0)
         return 4 * (sums + (self.row_block + self.width) * self.kblock)
@@ -107,7 +141,7 @@ class CppMatmulTiling:
             replace(self, **{name: value})
             for name, step in steps.items()
             for value in (getattr(self, name) * 2, getattr(self, name) // 2 // step * step)
-            if value > 0 and not (self.dots and name == "kblock")
+            if value > 0 and not ((self.dots or self.tiles) and name == "kblock")
         )
         return [each for each in changed if each.stack <= MOST_STACK]
 
@@ -115,7 +149,7 @@ class CppMatmulTiling:
         text = f"{self.rows}x{self.width} blocks={self.row_block}x{self.lane_block}x{self.kblock}"
         text += " dots" if self.dots else ""
         text += " computed" if self.dots and self.copies_right else ""
-        text += " bytes" if self.shifted else ""
+        text += " bytes" if self.step == "int8" else ""
         return text + (" copied" if self.copies_left else "") + (" tiles" if self.tiles else "")
 
 
@@ -138,13 +172,16 @@ def register_tiles(facts: CpuFacts) -> list[tuple[int, int]]:
 
 def candidates(
     sizes: Extents, dtype: torch.dtype, facts: CpuFacts, *, packed: bool, copies_left: bool,
-    count: int,
+    tiles_copy_left: bool, count: int,
 ) -> list[CppMatmulTiling]:  # fmt: skip
     """At most `count` tilings that the model prefers, best first. `copies_left`: rows of the left
-    operand cannot be read as they lie.
+    operand cannot be read as they lie; `tiles_copy_left`: nor by the tile unit.
     """
     ranked = sorted(
-        set(_possible(sizes, dtype, facts, packed, copies_left)),
+        {
+            *_possible(sizes, dtype, facts, packed, copies_left),
+            *_by_tile_unit(sizes, dtype, facts, packed, tiles_copy_left),
+        },
         key=lambda each: (estimate(each, sizes, facts), str(each)),
     )
     best: dict[tuple[int, bool, bool, str], CppMatmulTiling] = {}
@@ -161,26 +198,48 @@ def _possible(
     converts = copies_left or dtype is torch.int8 or (step == "float" and dtype.itemsize == 2)
     numbers, most_deep = NUMBERS[step], DEEP_BYTES if step == "int8" else DEPTH
     extra = int(step == "int8")  # the row of 128
-    tiles = [(*each, False) for each in register_tiles(facts)]
-    has_tiles = facts.has_tiles if step == "bfloat16" else facts.has_int8_tiles and extra
-    if has_tiles and sizes.rows >= 32 and sizes.inner >= 16 * numbers:
-        tiles.append((32, 2, True))
-    for most, vectors, by_unit in tiles:
+    for most, vectors in register_tiles(facts):
         width = vectors * facts.lane_bytes // 4
-        even = sizes.static and not by_unit
         count = sizes.rows + extra
-        rows = ceil(count / ceil(count / most)) if even else most
+        rows = ceil(count / ceil(count / most)) if sizes.static else most
         if vectors > 1 and width - facts.lane_bytes // 4 >= sizes.lanes:
             continue
         depth = ceil(sizes.inner / ceil(sizes.inner / most_deep))
         row_block, lane_block = blocks(rows, width, sizes, facts)
-        if extra and not by_unit:
+        if extra:
             row_block = max(1, row_block - 1)
         for copies in (True,) if converts else (False, True):
             yield CppMatmulTiling(
                 rows, vectors, facts.lane_bytes, step, row_block, lane_block,
-                ceil(depth / numbers) * numbers, packed, copies, not packed, by_unit,
+                ceil(depth / numbers) * numbers, packed, copies, not packed,
             )  # fmt: skip
+
+
+def _by_tile_unit(
+    sizes: Extents, dtype: torch.dtype, facts: CpuFacts, packed: bool, copies_left: bool
+) -> Iterator[CppMatmulTiling]:
+    """The tiling of the tile unit: whole sums, for as many lanes as stay in the cache."""
+    step = step_of(dtype, facts)
+    has_unit = {"bfloat16": facts.has_tiles, "int8": facts.has_int8_tiles}.get(step, False)
+    deep = TILE_STEPS * NUMBERS[step]
+    if not has_unit or sizes.rows < FEWEST_TILE_ROWS or sizes.inner < deep:
+        return
+    kblock = ceil(sizes.inner / deep) * deep
+    vectors = 2
+    width = vectors * facts.lane_bytes // 4
+    most_lanes = PANEL_BYTES * NUMBERS[step] // (4 * kblock)
+    count = ceil(sizes.lanes / max(most_lanes, TILE_LANES))
+    lane_block = ceil(sizes.lanes / (count * TILE_LANES)) * TILE_LANES
+    tall = min(TILE_ROWS, ceil(sizes.rows / 16) * 16) if sizes.static else TILE_ROWS
+    for rows in (tall, tall // 2 // 16 * 16):
+        row_block, wide = _for_all_threads(rows, min(rows, 32), lane_block, width, sizes, facts)
+        tiling = CppMatmulTiling(
+            min(row_block, 32), vectors, facts.lane_bytes, step, row_block, wide, kblock, packed,
+            copies_left, not packed, tiles=True,
+        )  # fmt: skip
+        if rows and tiling.stack <= MOST_STACK:
+            yield tiling
+            return
 
 
 def dot_tiling(
@@ -211,6 +270,13 @@ def blocks(rows: int, width: int, sizes: Extents, facts: CpuFacts) -> tuple[int,
     wide = max(1, TARGET_LANES // width) * width
     row_block = min(tall, ceil(sizes.rows / rows) * rows) if sizes.static else tall
     lane_block = min(wide, ceil(sizes.lanes / width) * width)
+    return _for_all_threads(row_block, rows, lane_block, width, sizes, facts)
+
+
+def _for_all_threads(
+    row_block: int, rows: int, lane_block: int, width: int, sizes: Extents, facts: CpuFacts
+) -> tuple[int, int]:
+    """A task's rows and lanes, fewer if there were less tasks than threads can share."""
     # Threads without a task are idle.
     while sizes.batch * ceil(sizes.rows / row_block) * ceil(sizes.lanes / lane_block) < (
         2 * facts.threads
@@ -230,14 +296,14 @@ def estimate(tiling: CppMatmulTiling, sizes: Extents, facts: CpuFacts) -> float:
     """Relative time: steps of register tiles, full or not, and of the threads' last tasks."""
     rows, vectors = tiling.rows, tiling.vectors
     block = min(tiling.row_block, sizes.rows) + tiling.shifted
-    per_task = ceil(block / rows) * (tiling.lane_block // tiling.width)
+    per_task = ceil(block / rows) * ceil(tiling.lane_block / tiling.width)
     tasks = (
         sizes.batch * ceil(sizes.rows / tiling.row_block) * ceil(sizes.lanes / tiling.lane_block)
     )
     # A vector of sums is added to again only when the last addition is done.
     arithmetic = max(rows * vectors / facts.additions, facts.latency)
     if tiling.tiles:
-        arithmetic /= 8
+        arithmetic = 4.0 if rows > 16 else 2.0
     # A word of the left operand and vectors of the right one are read for each step.
     reading = 0.0 if tiling.tiles else (rows + vectors) / 2
     words = sizes.inner / tiling.numbers
