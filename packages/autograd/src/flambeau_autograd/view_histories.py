@@ -1,7 +1,7 @@
 """Views whose gradient is not that of a view.
 
-    y = x.view_as(x)           ViewBackward   -> x          a view, which the caller can take again
-    y = Reverse.apply(x)       ReverseBackward -> x         its gradient is what Reverse says
+    x.view_as(x)  ->  ViewBackward -> x           a view, which the caller can take again
+    Reverse(x)    ->  ReverseBackward -> x        its gradient is what Reverse says
 """
 
 from __future__ import annotations
