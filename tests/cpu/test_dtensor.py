@@ -15,6 +15,7 @@ from torch.distributed.tensor import (
     distribute_tensor,
     init_device_mesh,
 )
+from torch.distributed.tensor.parallel import loss_parallel
 
 import flambeau
 from tests.ranks import leave_groups, run_ranks
@@ -99,6 +100,14 @@ def check(rank: int, ranks: int, store: str) -> None:
             graphs = flambeau.explain(compiled).graphs
             assert not any(graph.fallback for graph in graphs), program.__name__
         found = []
+        for function in (flambeau.compile(_loss_in_parallel), _loss_in_parallel):
+            x = distribute_tensor(torch.arange(32.0).view(8, 4).sin(), mesh, [Shard(1)])
+            loss = function(x.requires_grad_())
+            with loss_parallel():
+                loss.backward()
+            found += [loss.full_tensor().detach(), x.grad.to_local()]
+        torch.testing.assert_close(found[:2], found[2:])
+        found = []
         hooked = flambeau.compile(_hooked)
         for function in (hooked, _hooked):
             x = distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)]).requires_grad_()
@@ -138,6 +147,11 @@ def test_what_a_placement_says_is_guarded(name: str) -> None:
     for placement in (Shard(0), Shard(0), Shard(1), Replicate(), Shard(1)):
         torch.testing.assert_close(compiled(x, placement), question(x, placement))
     assert kinds(compiled) == ["capture", "recompile", "recompile"]
+
+
+def _loss_in_parallel(x: Any) -> Any:
+    with loss_parallel():
+        return torch.nn.functional.cross_entropy(x, torch.arange(8) % 4)
 
 
 def _hooked(x: Any) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -286,6 +287,18 @@ def _of_placement(function: Any) -> Substitute:
         return function(*args, **kwargs)
 
     return answer
+
+
+def breaking_contexts() -> dict[int, Callable[..., Any]]:
+    """By id, functions that change how DTensors dispatch: tracers must see that changed."""
+    loss: Any = sys.modules.get("torch.distributed.tensor.parallel.loss")
+    names = "_enable_custom_loss_ops", "_disable_custom_loss_ops"
+    found = [getattr(loss, name, None) for name in names]
+    return {id(each): _leave_eager for each in found if each is not None}
+
+
+def _leave_eager(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
+    raise GraphBreak("distributed", "loss_parallel is entered or left")
 
 
 if dist.is_available():
