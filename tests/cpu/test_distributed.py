@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,6 +86,16 @@ def test_collectives_on_tensors_that_require_grad_break() -> None:
     assert "break" in kinds(compiled)
 
 
+@pytest.mark.usefixtures("_group")
+def test_two_sources_are_an_error() -> None:
+    def both(x: torch.Tensor) -> Any:
+        return dist.broadcast(x, 0, group_src=0)
+
+    for call in (both, flambeau.compile(both)):
+        with pytest.raises(ValueError, match="both group_"):
+            call(torch.ones(3))
+
+
 def test_another_group_is_another_entry(tmp_path: Path) -> None:
     """Groups have the names of those that were destroyed before."""
     compiled = flambeau.compile(program, fullgraph=True)
@@ -157,6 +168,26 @@ def _errors_communicate_once(rank: int) -> None:
                 call(torch.ones(4))
 
 
+def _outside_of_a_group(rank: int, group: Any) -> None:
+    """Who is no member of a group may ask for it; collectives in it warn."""
+
+    def asked(x: torch.Tensor) -> Any:
+        ranks = dist.get_process_group_ranks(dist.group.WORLD)
+        return x + dist.get_rank(group), ranks, dist.get_world_size(group)
+
+    def summed(x: torch.Tensor) -> Any:
+        y = x * 2
+        dist.all_reduce(y, group=group)
+        return y
+
+    x = torch.ones(3)
+    torch.testing.assert_close(flambeau.compile(asked, fullgraph=True)(x), asked(x))
+    compiled = flambeau.compile(summed)
+    with nullcontext() if rank == 1 else pytest.warns(UserWarning, match="not belong"):
+        torch.testing.assert_close(compiled(x), x * 2)
+    assert not any("defect" in event.cause for event in flambeau.explain(compiled).breaks)
+
+
 def of_two(rank: int, folder: str) -> None:
     """What each of two processes checks."""
     torch.set_num_threads(1)
@@ -181,6 +212,7 @@ def of_two(rank: int, folder: str) -> None:
     _writes_count_as_in_eager()
     _errors_communicate_once(rank)
     group = dist.new_group([1])
+    _outside_of_a_group(rank, group)
     if rank == 1:
         x = torch.randn(3)
 

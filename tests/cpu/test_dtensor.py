@@ -15,6 +15,7 @@ from torch.distributed.tensor import (
     distribute_tensor,
     init_device_mesh,
 )
+from torch.distributed.tensor.parallel import loss_parallel
 
 import flambeau
 from tests.ranks import leave_groups, run_ranks
@@ -98,6 +99,23 @@ def check(rank: int, ranks: int, store: str) -> None:
             assert kinds(compiled) == ["capture"], program.__name__
             graphs = flambeau.explain(compiled).graphs
             assert not any(graph.fallback for graph in graphs), program.__name__
+        found = []
+        for function in (flambeau.compile(_loss_in_parallel), _loss_in_parallel):
+            x = distribute_tensor(torch.arange(32.0).view(8, 4).sin(), mesh, [Shard(1)])
+            loss = function(x.requires_grad_())
+            with loss_parallel():
+                loss.backward()
+            found += [loss.full_tensor().detach(), x.grad.to_local()]
+        torch.testing.assert_close(found[:2], found[2:])
+        found = []
+        hooked = flambeau.compile(_hooked)
+        for function in (hooked, _hooked):
+            x = distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)]).requires_grad_()
+            function(x).sum().full_tensor().backward()
+            found.append(x.grad)
+        same(*found)
+        (event,) = [e for e in flambeau.explain(hooked).breaks if "hook" in e.cause]
+        assert "wrapper subclass" in event.cause
         for program in RETURN_PARTS:
             shown = []
             for function in (flambeau.compile(program, fullgraph=True), program):
@@ -110,6 +128,36 @@ def check(rank: int, ranks: int, store: str) -> None:
                 same(ours, theirs)
     finally:
         leave_groups()
+
+
+QUESTIONS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "equal": lambda x, placement: (placement == Shard(0), x + 1),
+    "is_shard": lambda x, placement: (placement.is_shard(), placement.is_shard(1), x + 1),
+    "is_replicate": lambda x, placement: x + 1 if placement.is_replicate() else x - placement.dim,
+    "text": lambda x, placement: x + len(f"{placement!r} {placement}") + placement.is_shard(1),
+    "hash": lambda x, placement: (hash(placement) == hash(Shard(1)), x + 1),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_a_placement_says_is_guarded(name: str) -> None:
+    """An equal placement is served by the same entry."""
+    question = QUESTIONS[name]
+    compiled, x = flambeau.compile(question, fullgraph=True), torch.ones(2)
+    for placement in (Shard(0), Shard(0), Shard(1), Replicate(), Shard(1)):
+        torch.testing.assert_close(compiled(x, placement), question(x, placement))
+    assert kinds(compiled) == ["capture", "recompile", "recompile"]
+
+
+def _loss_in_parallel(x: Any) -> Any:
+    with loss_parallel():
+        return torch.nn.functional.cross_entropy(x, torch.arange(8) % 4)
+
+
+def _hooked(x: Any) -> Any:
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * 3)
+    return y.sin()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -1,7 +1,7 @@
 """Views whose gradient is not that of a view.
 
-y = x.view_as(x)           ViewBackward   -> x          a view, which the caller can take again
-y = Reverse.apply(x)       ReverseBackward -> x         its gradient is what Reverse says
+The caller takes a returned view (`x.view_as(x)`) again outside of the graph. The result of a custom
+Function may be a view, too; its gradient is what the Function says, which a view taken again lacks.
 """
 
 from __future__ import annotations

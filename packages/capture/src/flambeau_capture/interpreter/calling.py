@@ -180,6 +180,8 @@ def _call_instance(
 ) -> Any:
     """An object that is callable because its class has a `__call__`."""
     kind = type(function)
+    if kind.__name__ == "instancemethod" and hasattr(function, "__func__"):  # of pybind11
+        return call(machine, function.__func__, args, kwargs)
     method = python_method(machine, kind, "__call__")
     if method is not None:
         return call(machine, method, (function, *args), kwargs, in_place=in_place)

@@ -6,6 +6,7 @@ Iterators are made and advanced natively, or by interpreting `__iter__` and `__n
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import sys
 import types
@@ -460,8 +461,25 @@ def guard_operands(machine: Machine, name: str, *operands: Any) -> None:
     for operand in operands:
         if machine.objects.is_known(operand):
             raw = lookup(machine, type(operand), name)
-            if type(raw) is types.WrapperDescriptorType and raw.__objclass__ is not object:
+            if type(raw) is not types.WrapperDescriptorType:
+                guard_value(machine, operand, raw)
+            elif raw.__objclass__ is not object:
                 guard_native_read(machine, operand)
+
+
+def guard_value(machine: Machine, obj: Any, method: Any) -> None:
+    """A method that an extension has defined (pybind11) is about to read an object that existed
+    before the call. Those of torch are constants, such as a DTensor's placements.
+    """
+    if type(method).__name__ != "instancemethod":
+        return
+    if (type(obj).__module__ or "").partition(".")[0] != "torch":
+        detail = f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read"
+        raise GraphBreak("unsupported-input", detail)
+    source = machine.objects.source_of(obj)
+    if source is not None:
+        equals = functools.partial(operator.eq, obj), f"equals {obj!r}"
+        machine.guard("PREDICATE", source, equals)
 
 
 def check_receiver(machine: Machine, receiver: Any) -> None:

@@ -14,6 +14,9 @@ on tensors that require grad, of which eager records nothing.
 
 from __future__ import annotations
 
+import functools
+import operator
+import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +37,7 @@ _QUERIES = frozenset(
         "is_available", "is_initialized", "get_rank", "get_world_size", "get_backend",
         "is_nccl_available", "is_gloo_available", "is_mpi_available", "is_ucc_available",
         "is_torchelastic_launched", "get_group_rank", "get_global_rank", "get_node_local_rank",
+        "get_process_group_ranks",
     }
 )  # fmt: skip
 
@@ -46,7 +50,15 @@ def _break(name: str) -> GraphBreak:
 
 
 def _group(machine: Machine, group: Any) -> Any:
-    """The process group that is meant, under guards on it."""
+    """The process group that is meant, under guards on it; this process is one of its members."""
+    group = _known(machine, group)
+    if isinstance(group, int):  # GroupMember.NON_GROUP_MEMBER
+        raise GraphBreak("distributed", "a collective of a group without this process")
+    return group
+
+
+def _known(machine: Machine, group: Any) -> Any:
+    """What stands for a process group, under guards on it."""
     machine.depend_on_state("process_groups")
     if group is None:
         return dist.group.WORLD
@@ -68,7 +80,7 @@ def _of_group(read: Callable[[Any], Any]) -> Substitute:
 
     def answer(machine: Machine, args: Any, kwargs: Any) -> Any:
         (group,) = (*args, *kwargs.values()) or (None,)
-        return read(_group(machine, group))
+        return read(_known(machine, group))
 
     return answer
 
@@ -110,6 +122,8 @@ def _broadcast(
     machine: Machine, tensor: Any, src: Any = None, group: Any = None, *, group_src: Any = None
 ) -> None:
     group = _group(machine, group)
+    if group_src is not None and src is not None:
+        raise _break("broadcast with two sources")
     if group_src is None:
         group_src = dist.get_group_rank(group, src)
     operator = torch.ops._c10d_functional.broadcast.default
@@ -238,7 +252,7 @@ def _declare() -> None:
             substitute_for(function)(_in_place(name))
         elif type(function) is FunctionType and name not in _QUERIES:
             substitute_for(function)(breaking("distributed", f"call of torch.distributed.{name}"))
-    for function in (module.get_rank, module.get_world_size):
+    for function in (module.get_rank, module.get_world_size, module.get_process_group_ranks):
         substitute_for(function)(_of_group(function))
     substitute_for(module._get_group_size_by_name)(_size_by_name)
     group: Any = dist.ProcessGroup
@@ -249,5 +263,45 @@ def _declare() -> None:
     substitute_for(parallel.forward)(breaking("distributed", "call of DistributedDataParallel"))
 
 
+def _declare_placements() -> None:
+    """Placements of DTensors are constant: what they are asked for is a constant, too."""
+    placements: Any = torch._C._distributed
+    for name in ("Placement", "Shard", "StridedShard", "Replicate", "Partial"):
+        members = vars(getattr(placements, name, object))
+        for query in ("is_shard", "is_replicate", "is_partial"):
+            if query in members:
+                function = members[query].__func__
+                substitute_for(function)(_of_placement(function))
+        for field in ("dim", "split_factor", "reduce_op"):
+            if type(members.get(field)) is property:
+                function = members[field].fget
+                substitute_for(function.__func__)(_of_placement(function))
+
+
+def _of_placement(function: Any) -> Substitute:
+    def answer(machine: Machine, args: Any, kwargs: Any) -> Any:
+        source = machine.objects.source_of(args[0])
+        if source is not None:
+            equals = functools.partial(operator.eq, args[0]), f"equals {args[0]!r}"
+            machine.guard("PREDICATE", source, equals)
+        return function(*args, **kwargs)
+
+    return answer
+
+
+def breaking_contexts() -> dict[int, Callable[..., Any]]:
+    """By id, functions that change how DTensors dispatch: tracers must see that changed."""
+    loss: Any = sys.modules.get("torch.distributed.tensor.parallel.loss")
+    names = "_enable_custom_loss_ops", "_disable_custom_loss_ops"
+    found = [getattr(loss, name, None) for name in names]
+    return {id(each): _leave_eager for each in found if each is not None}
+
+
+def _leave_eager(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
+    raise GraphBreak("distributed", "loss_parallel is entered or left")
+
+
 if dist.is_available():
     _declare()
+    if hasattr(torch._C, "_distributed"):
+        _declare_placements()

@@ -19,6 +19,7 @@ from flambeau_capture.interpreter.substitute_registry import (
     substitute_for,
     substitute_if_new,
 )
+from flambeau_capture.interpreter.substitutes.collectives import breaking_contexts
 from flambeau_capture.interpreter.substitutes.fully_shard import hooks_of_fully_shard
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.concrete_sizes import concrete
@@ -157,6 +158,7 @@ def user_overrides() -> dict[int, CodeSubstitute]:
     said = compiler_functions.overridden_functions()
     substitutes: dict[int, CodeSubstitute] = {
         **hooks_of_fully_shard(),
+        **breaking_contexts(),
         **dict.fromkeys(said.disallowed, _disallowed),
         **dict.fromkeys(said.allowed, _opaque),
         **{id(original): _followed(traceable) for original, traceable in said.substituted},

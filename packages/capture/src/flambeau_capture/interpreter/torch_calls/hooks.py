@@ -18,6 +18,7 @@ from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, CallSideEffect, Const
+from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
@@ -122,6 +123,8 @@ def note(machine: Recorder, register: Any, arguments: tuple[Any, ...]) -> HookHa
     for tensor in (first,) if isinstance(first, torch.Tensor) else first:
         if tape.subclasses.of(tensor) is not None:
             raise GraphBreak("tensor-subclass", "a hook is registered on a tensor of a subclass")
+        if is_wrapper_subclass(type(tensor)) and not tensor.is_leaf:
+            raise GraphBreak("tensor-subclass", "a hook is registered on a wrapper subclass")
         if tape.input_of(tensor) is None:
             tape.call_untraced(hook_point, (tensor,))
         if not tensor.is_leaf:
