@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 X, LINE, FIVE = torch.randn(3, 4), torch.randn(9), torch.randn(5)
 THREE, GRID = torch.arange(3), torch.randint(0, 3, (3, 4))
 BOOLS = X > 0
+COMPLEX = torch.randn(3, 4, dtype=torch.complex64)
 
 CALLS: list[Callable[[], Any]] = [
     lambda: torch.zeros(2, -3),
@@ -57,6 +58,17 @@ CALLS: list[Callable[[], Any]] = [
     lambda: X.index_copy(0, THREE, FIVE),
     lambda: X.index_fill(0, THREE[None], 1.0),
     lambda: X.clone().index_add_(0, THREE, X[:2]),
+    lambda: COMPLEX.clamp(0, 1),
+    lambda: COMPLEX.clamp_min(0),
+    lambda: torch.clamp_max(COMPLEX, X),
+    lambda: torch.clamp(COMPLEX, X, X),
+    lambda: torch.clamp(X, COMPLEX),
+    lambda: X.clamp(1j),
+    lambda: COMPLEX.clone().clamp_(0, 1),
+    lambda: COMPLEX.clone().clamp_min_(0),
+    lambda: X.clone().clamp_(COMPLEX),
+    lambda: COMPLEX.amax(0),
+    lambda: COMPLEX.aminmax(),
     lambda: F.glu(FIVE),
     lambda: F.glu(X[:, :3], 1),
     lambda: F.glu(X[:3], -2),

@@ -521,7 +521,7 @@ def clamp(self: Spec, min: Operand | None = None, max: Operand | None = None) ->
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     dtype = result_type([self, *bounds])
     if dtype.is_complex:
-        raise RuntimeError("clamp is not supported for complex types")
+        raise NotImplementedError("clamp is not supported for complex types")
     if any(isinstance(bound, Spec) for bound in bounds):
         return elementwise([self, *bounds], dtype, dtype)
     return elementwise([cast_copy(self, dtype)], dtype)
@@ -536,10 +536,11 @@ def clamp_one_bound(self: Spec, bound: Operand) -> Spec:
 
 def clamp_in_place(self: Spec, *args: Any, **kwargs: Any) -> Spec:
     """Refuses whatever would change self's dtype."""
-    result = clamp(self, *args, **kwargs)
-    if result.dtype != self.dtype:
+    bounds = [bound for bound in (*args, *kwargs.values()) if bound is not None]
+    dtype = result_type([self, *bounds])
+    if dtype != self.dtype and not self.dtype.is_complex:
         raise RuntimeError(
-            f"result type {dtype_name(result.dtype)} can't be cast to the desired output "
+            f"result type {dtype_name(dtype)} can't be cast to the desired output "
             f"type {dtype_name(self.dtype)}"
         )
     return written_to_self(clamp)(self, *args, **kwargs)

@@ -123,7 +123,7 @@ def logsumexp(self: Spec, dim: Sequence[int], keepdim: bool = False) -> Spec:
 def amax(self: Spec, dim: Sequence[int] = (), keepdim: bool = False) -> Spec:
     """The dtype kept."""
     if self.dtype.is_complex:
-        raise RuntimeError(f"\"amax\" not implemented for '{dtype_name(self.dtype)}'")
+        raise not_implemented("amax", self.dtype)
     _check_not_empty(self, dim, "amax()")
     return reduce(self, dim, keepdim, self.dtype)
 
@@ -131,6 +131,8 @@ def amax(self: Spec, dim: Sequence[int] = (), keepdim: bool = False) -> Spec:
 @rule(*overloads("aminmax"))
 def aminmax(self: Spec, *, dim: int | None = None, keepdim: bool = False) -> tuple[Spec, Spec]:
     """Minimum and maximum."""
+    if self.dtype.is_complex:
+        raise not_implemented("aminmax", self.dtype)
     _check_not_empty(self, dim, "aminmax()")
     result = reduce(self, dim, keepdim, self.dtype)
     return result, result
