@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flambeau_prims.graph import Value
 from flambeau_prims.size_floats import FloatExpr
-from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes import Expr, current
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -94,12 +94,17 @@ def symbol_reads(
 
 
 def missing_symbols(graph: Graph) -> list[Expr]:
-    """The symbols that `graph` uses and its inputs do not give, as bare Exprs."""
+    """The symbols that `graph` uses and its inputs do not give, as bare Exprs; those too that its
+    sizes have by equalities which were found since they were made.
+    """
     if graph.env is None:
         return []
     used: set[str] = set()
     for expr in _sizes_in(graph):
         used |= expr.symbols()
+        now = current(expr)
+        if isinstance(now, Expr):
+            used |= now.symbols()
     missing = used - symbol_reads(graph.inputs).keys()
     return [graph.env.bare_symbol(name) for name in graph.env.symbols if name in missing]
 
