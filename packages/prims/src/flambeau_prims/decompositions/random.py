@@ -191,13 +191,13 @@ def bernoulli(b: Builder, x: Value, p: Any = 0.5, *, generator: Any = None) -> V
     spec = b.result
     if generator is not None or not _are_numbers(p):
         return NotImplemented
-    if spec.device.type == "cpu" and spec.dtype in _OF_ONE_WORD:
-        return b.cast(_coins(b, spec, p), spec.dtype)
     dtype = torch.float64 if spec.dtype is torch.float64 else torch.float32
     draw = _fill(b, spec, "strided_wide" if dtype is torch.float64 else "strided")
-    if draw is None:
-        return NotImplemented
-    return draw.laid_out(b.cast(b.lt(draw.uniform(dtype), _rounded(p, dtype)), spec.dtype))
+    if draw is not None:
+        return draw.laid_out(b.cast(b.lt(draw.uniform(dtype), _rounded(p, dtype)), spec.dtype))
+    if spec.device.type == "cpu" and spec.dtype in _OF_ONE_WORD:
+        return b.cast(_coins(b, spec, p), spec.dtype)
+    return NotImplemented
 
 
 def _coins(b: Builder, spec: Spec, p: float) -> Value:
