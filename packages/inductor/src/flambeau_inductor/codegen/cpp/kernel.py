@@ -183,7 +183,9 @@ class KernelWriter(LoopWriter):
         with self.lead_loops(self.tiled_lead()):
             self.line(f"const int64_t first = {lead}_tile * {side}, size = {self.size(tile)};")
             self.line(f"const int64_t last = first + {side} < size ? first + {side} : size;")
-            if walks_streams(self.kernel, self.plan):
+            streams = walks_streams(self.kernel, self.plan)
+            stage = "stage_tile<false>" if streams else "stage_tile<true>"
+            if streams:
                 self.line(f"const int64_t part = {name}_tile * {side};")
                 block = ""
             else:
@@ -202,7 +204,7 @@ class KernelWriter(LoopWriter):
                             stride = self.printer.index_text(stride_along(load.index, vector) or 0)
                             place = f"{load.buffer} + {self.printer.index_text(load.index)}"
                             self.line(
-                                f"stage_tile({place}, {stride}, last - first, stop - part, "
+                                f"{stage}({place}, {stride}, last - first, stop - part, "
                                 f"{load.name}_tile);"
                             )
                 self.staged = {

@@ -53,7 +53,7 @@ from end to end.
 TILE_LEAST = 16
 """Shorter axes are not walked in tiles, and no tile is smaller."""
 
-TILE_SIDES = {1: 64, 2: 32, 4: 64, 8: 32}
+TILE_SIDES = {1: 64, 2: 64, 4: 64, 8: 32}
 """The tile of a transposing kernel by the bytes of an element, as measured: a few lines of memory
 at a time of few pages, and a tile that stays in the first-level cache.
 """

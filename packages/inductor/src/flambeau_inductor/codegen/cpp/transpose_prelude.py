@@ -85,14 +85,18 @@ def stage_tile() -> str:
 template <int size> struct transposed;
 {"".join(blocks)}\
 // tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along lines of memory.
-template <class T, int width>
+// `ahead`: the next tile is the one below, in other pages, which the machine does not guess.
+template <bool ahead, class T, int width>
 INLINE void stage_tile(const T *from, int64_t stride, int64_t rows, int64_t columns,
                        T (*tile)[width]) {{
   const int64_t side = transposed<sizeof(T)>::side;
   const int64_t whole_rows = rows / side * side, whole_columns = columns / side * side;
   for (int64_t c = 0; c < whole_columns; c += side)
-    for (int64_t r = 0; r < whole_rows; r += side)
+    for (int64_t r = 0; r < whole_rows; r += side) {{
+      for (int64_t k = c; ahead && k < c + side; ++k)
+        __builtin_prefetch(from + (k + columns) * stride + r);
       transposed<sizeof(T)>::run(from + c * stride + r, stride, &tile[r][c], width);
+    }}
   for (int64_t c = 0; c < columns; ++c)
     for (int64_t r = c < whole_columns ? whole_rows : 0; r < rows; ++r)
       tile[r][c] = from[c * stride + r];
