@@ -14,7 +14,7 @@
 
 enum { WORDS = 624, SHIFT = 397 };
 
-/* The head of what `Generator.get_state` gives; a distance of 1 from the end of a block means that all of it is used. */
+/* The head of what `Generator.get_state` gives: `left` is 1 where all words of a block are used, 624 behind the first of one. */
 typedef struct {
     uint64_t seed;
     int32_t left, seeded;

@@ -28,6 +28,7 @@ from flambeau_capture.interpreter.semantics.attributes import load_attr, load_va
 from flambeau_capture.interpreter.semantics.formatting import fill_in, fill_in_map
 from flambeau_capture.interpreter.semantics.items import (
     check_receiver,
+    is_instance_method,
     lazy_dict_has,
     lazy_dict_item,
     load_item,
@@ -180,7 +181,7 @@ def _call_instance(
 ) -> Any:
     """An object that is callable because its class has a `__call__`."""
     kind = type(function)
-    if kind.__name__ == "instancemethod" and hasattr(function, "__func__"):  # of pybind11
+    if is_instance_method(function):
         return call(machine, function.__func__, args, kwargs)
     method = python_method(machine, kind, "__call__")
     if method is not None:

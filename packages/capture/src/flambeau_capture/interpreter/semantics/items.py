@@ -467,11 +467,16 @@ def guard_operands(machine: Machine, name: str, *operands: Any) -> None:
                 guard_native_read(machine, operand)
 
 
+def is_instance_method(obj: Any) -> bool:
+    """Whether an object is a function that an extension (pybind11) has made a method of a class."""
+    return type(obj).__name__ == "instancemethod" and hasattr(obj, "__func__")
+
+
 def guard_value(machine: Machine, obj: Any, method: Any) -> None:
     """A method that an extension has defined (pybind11) is about to read an object that existed
     before the call. Those of torch are constants, such as a DTensor's placements.
     """
-    if type(method).__name__ != "instancemethod":
+    if not is_instance_method(method):
         return
     if (type(obj).__module__ or "").partition(".")[0] != "torch":
         detail = f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read"

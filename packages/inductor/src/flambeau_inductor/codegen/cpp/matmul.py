@@ -233,14 +233,18 @@ class MatmulWriter(LoopWriter):
             self.declarations()
             if static_product(self.kernel.outer) != 0:
                 self.memory()
-                with self.loop("task", "begin", "end"):
-                    self.task()
+                self.tasks()
         with self.block(f"EXPORT void {self.name}({arguments})"):
             self.size_declarations()
             self.entry()
         return "\n".join(self.text) + "\n"
 
     # Tasks
+
+    def tasks(self) -> None:
+        """The loop over a thread's share of the tasks."""
+        with self.loop("task", "begin", "end"):
+            self.task()
 
     def blocks(self) -> None:
         """The numbers of tasks along rows and lanes."""

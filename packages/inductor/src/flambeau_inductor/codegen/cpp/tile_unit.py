@@ -21,27 +21,16 @@ from __future__ import annotations
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.matmul import MatmulWriter
 from flambeau_inductor.codegen.cpp.matmul_tiling import TILE_LANES
-from flambeau_inductor.codegen.cpp.plan import static_product
 
 
 class TileUnitWriter(MatmulWriter):
     """Writes one product."""
 
-    def write(self) -> str:
-        """The part function and the entry."""
-        arguments = "void *const *buffers, const int64_t *ints"
-        with self.block(f"static void {self.name}_part({arguments}, int64_t begin, int64_t end)"):
-            self.declarations()
-            if static_product(self.kernel.outer) != 0:
-                self.memory()
-                self.finisher()
-                with self.loop("task", "begin", "end"):
-                    self.task()
-                self.line("while (finished < behind.rows) finish(finished++);")
-        with self.block(f"EXPORT void {self.name}({arguments})"):
-            self.size_declarations()
-            self.entry()
-        return "\n".join(self.text) + "\n"
+    def tasks(self) -> None:
+        """The loop over tasks, each of which finishes the block before; then the last block."""
+        self.finisher()
+        super().tasks()
+        self.line("while (finished < behind.rows) finish(finished++);")
 
     def memory(self) -> None:
         """Two blocks of sums and a task's copies, on the stack."""
