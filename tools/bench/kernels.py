@@ -1,10 +1,10 @@
-"""Single kernels: time beside eager and torch.compile, and the share of the bandwidth of a plain
-copy.
+"""Single kernels: time beside eager and torch.compile, in turn with a plain copy of as many bytes
+as the kernel moves at least, between two given tensors.
 
 On a GPU it is the device's time: each run of a candidate follows a write that clears the L2 cache,
-which also hides the host's time of the launch. On a CPU it is the time of a call, in turn with a
-copy of as many bytes between two given tensors. `python -m tools.bench.kernels DEVICE ROUNDS
-CASE...` times some cases in this process, JSON on stdout, a line a case.
+which also hides the host's time of the launch. What that write leaves in the cache goes to memory
+during the run, the copy's, too. On a CPU it is the time of a call. `python -m tools.bench.kernels
+DEVICE ROUNDS CASE...` times some cases in this process, JSON on stdout, a line a case.
 """
 
 from __future__ import annotations
@@ -100,14 +100,11 @@ def warm(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
     return {}
 
 
-def host_seconds(
-    calls: dict[str, Callable[[], object]], rounds: int, size: int
-) -> dict[str, float]:
-    """Median seconds of a call of each candidate, and of a copy of half as many bytes, in turn."""
-    source = torch.randint(0, 256, (max(1, size // 2),), dtype=torch.uint8)
+def copy_of(size: int, device: str) -> Callable[[], object]:
+    """A copy that reads half of so many bytes and writes the other half."""
+    source = torch.randint(0, 256, (max(1, size // 2),), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    turns = calls | {"copy": lambda: target.copy_(source)}
-    return interleave(turns, device="cpu", rounds=rounds, target=0.01)
+    return lambda: target.copy_(source)
 
 
 def measure(name: str, rounds: int, device: str) -> dict[str, Any]:
@@ -126,21 +123,14 @@ def measure(name: str, rounds: int, device: str) -> dict[str, Any]:
             "torch": torch.compile(case.function),
         }
         calls = {key: call_of(case, each, arguments) for key, each in functions.items()}
+        turns = calls | {"copy": copy_of(size, device)}
         if not rounds:
             seconds = warm(calls)
         elif device == "cpu":
-            seconds = host_seconds(calls, rounds, size)
+            seconds = interleave(turns, device="cpu", rounds=rounds, target=0.01)
         else:
-            seconds = device_seconds(calls, rounds)
-    return {"case": name, "seconds": seconds, "bytes": size}
-
-
-def copy_bandwidth() -> float:
-    """Bytes a second of a copy on the device, read and written."""
-    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    seconds = device_seconds({"copy": lambda: target.copy_(source)}, 20)["copy"]
-    return 2 * source.numel() / seconds
+            seconds = device_seconds(turns, rounds)
+    return {"case": name, "seconds": seconds}
 
 
 def in_process(cases: Sequence[str], rounds: int, device: str) -> list[dict[str, Any]]:
@@ -164,7 +154,6 @@ def kernel_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Compile everything in `jobs` processes (0: it is compiled); then time it all in one."""
     fill_caches(cases, jobs, device)
-    bandwidth = copy_bandwidth() if device == "cuda" else 0.0
     rows, ratios = [], []
     for result in in_process(cases, rounds, device):
         seconds = result.get("seconds")
@@ -172,14 +161,13 @@ def kernel_table(
             rows.append([result["case"], result.get("error", "")[:60], *[""] * 5])
             continue
         ratios.append(seconds["flambeau"] / seconds["torch"])
-        copy = seconds["copy"] if device == "cpu" else result["bytes"] / bandwidth
         rows.append(
             [
                 result["case"],
                 *(f"{seconds[name] * 1e6:.1f}" for name in CANDIDATES),
                 f"{ratios[-1]:.2f}",
-                f"{copy / seconds['flambeau']:.2f}",
-                f"{copy / seconds['torch']:.2f}",
+                f"{seconds['copy'] / seconds['flambeau']:.2f}",
+                f"{seconds['copy'] / seconds['torch']:.2f}",
             ]
         )
     if ratios:

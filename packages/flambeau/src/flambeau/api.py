@@ -12,6 +12,7 @@ from flambeau.backend_registry import backend_of_captures, get_default_backend, 
 from flambeau.compile_context import Context
 from flambeau.debug_folder import debug_folder_of
 from flambeau.environment import read_environment
+from flambeau.expected_work import expecting_kernels
 from flambeau.logs import listener
 from flambeau.module import CompiledModule
 from flambeau.options import check_arguments, resolve
@@ -153,6 +154,8 @@ def _compile_callable(
     state.listener = listener(report, options.environment)
     state.watch = watcher(report.name, options.environment)
     state.entry_store = store_of(context, backend)
+    if backend == "inductor" and options.autograd.decompose:
+        state.capture_frame = expecting_kernels(state.capture_frame)
     remember(compiled)
     attach_report(compiled, report)
     return compiled

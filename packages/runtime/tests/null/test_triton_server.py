@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,12 +25,17 @@ STAND_IN = {
 import os, types
 with open(os.environ["STARTS"], "a") as starts:
     starts.write(f"{os.getpid()} {'torch' in __import__('sys').modules}\\n")
+def jit(function):
+    return lambda: function.__name__
 def compile(source, target, options):
+    with open(os.environ["STARTS"] + ".compiled", "a") as compiled:
+        compiled.write(f"{os.getpid()} {source.fn()}\\n")
     facts = types.SimpleNamespace(
         name=f"{source.fn()} {os.getpid()} {source.signature} {source.constexprs} {source.attrs}",
         shared=target.arch, num_warps=options["num_warps"])
     return types.SimpleNamespace(metadata=facts, asm={"cubin": b"\\x7fELF\\n" * 50_000})
 """,
+    "triton/language.py": "constexpr = None",
     "triton/backends/__init__.py": "",
     "triton/backends/compiler.py": """
 class GPUTarget:
@@ -119,6 +125,19 @@ def f():
     assert len({entry.split()[1] for entry in entries}) == 6, "a process each"
     (line,) = starts.read_text().splitlines()
     assert line.endswith("False"), "torch is not imported"
+
+
+def test_a_server_that_nobody_asks_practises(server: Server, starts: Path) -> None:
+    server.start()
+    compiled = Path(f"{starts}.compiled")
+    ends = time.monotonic() + 60
+    while not compiled.exists() or "\n" not in compiled.read_text():
+        assert time.monotonic() < ends, "it compiles a kernel that nobody wants"
+        time.sleep(0.01)
+    facts, _ = server.compile(job())
+    practised, wanted = (line.split() for line in compiled.read_text().splitlines())
+    assert practised[1] == "smallest"
+    assert wanted == facts["entry"].split()[1::-1], "the child that was asked has compiled one"
 
 
 def test_what_triton_raises_is_told(server: Server) -> None:
