@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from tools.checks.command import ROOT, CheckFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 TABLE = ROOT / "tools" / "checks" / "vocabulary.toml"
@@ -40,6 +39,10 @@ class Term:
         """Whether the term is refused in this file (a path relative to the root)."""
         return path.startswith(self.where)
 
+    def may_be_in(self, words: set[str], text: str) -> bool:
+        """Whether it is in a text with these words at all, if only as data."""
+        return any(map(self.names.fullmatch, words)) or self.prose.search(text) is not None
+
 
 def read_table(path: Path = TABLE) -> list[Term]:
     """The terms of a table; ValueError where an entry names neither a pattern nor a replacement."""
@@ -58,39 +61,40 @@ def read_table(path: Path = TABLE) -> list[Term]:
     return terms
 
 
-def identifiers(text: str) -> Iterator[tuple[int, str]]:
-    """(line, name) of each identifier of a Python file."""
+def names_and_prose(text: str) -> tuple[dict[str, int], list[tuple[int, str]]]:
+    """The identifiers of a Python file, each with the line of its first use, and (line, text) of
+    each comment and line of a docstring.
+    """
+    names: dict[str, int] = {}
+    said: list[tuple[int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.NAME:
-            yield token.start[0], token.string
-
-
-def prose(text: str) -> Iterator[tuple[int, str]]:
-    """(line, text) of each comment and line of a docstring of a Python file."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+            names.setdefault(token.string, token.start[0])
+        elif token.type == tokenize.COMMENT:
+            said.append((token.start[0], token.string))
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             value = node.value.value
             if isinstance(value, str):
-                yield from enumerate(value.split("\n"), node.lineno)
+                said.extend(enumerate(value.split("\n"), node.lineno))
+    return names, said
 
 
 def violations(path: str, text: str, terms: list[Term]) -> list[str]:
     """What a file says that it should not: `path:line: 'found': use ...`."""
-    here = [term for term in terms if term.holds_in(path)]
+    words = set(re.findall(r"\w+", text))
+    here = [term for term in terms if term.holds_in(path) and term.may_be_in(words, text)]
     if not here:
         return []
-    found: dict[tuple[int, str], str] = {}
+    names: dict[str, int] = {}
+    lines = list(enumerate(text.split("\n"), 1))
     if path.endswith(".py"):
-        for line, name in identifiers(text):
-            for term in here:
-                if term.names.fullmatch(name):
-                    found[line, name] = term.use
-        lines = list(prose(text))
-    else:
-        lines = list(enumerate(text.split("\n"), 1))
+        names, lines = names_and_prose(text)
+    found: dict[tuple[int, str], str] = {}
+    for name, line in names.items():
+        for term in here:
+            if term.names.fullmatch(name):
+                found[line, name] = term.use
     for line, sentence in lines:
         for term in here:
             for match in term.prose.finditer(sentence):
