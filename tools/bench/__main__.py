@@ -319,6 +319,26 @@ def joint(arguments: argparse.Namespace, table: Table) -> None:
     fill(table, *joint_table(arguments.repeats))
 
 
+def cases_of(what: str, device: str) -> list[str]:
+    """The names of a benchmark's cases."""
+    cases = {
+        "gpu": GPU_CASES,
+        "memory": GPU_CASES,
+        "distributed": DISTRIBUTED_CASES,
+        "kernels": KERNEL_SETS[device],
+        "gemm": CPU_GEMM_CASES if device == "cpu" else {**GEMM_CASES, **OTHER_CASES},
+        "weights": WEIGHT_ONLY_CASES,
+        "products": PRODUCT_CASES,
+        "models": MODEL_CASES,
+        "background": BACKGROUND_CASES,
+        "document": DOCUMENT_CASES,
+        "curves": CURVE_CASES,
+        "host": HOST_CASES,
+        "first-call": CASES | GPU_CASES if device == "cuda" else CASES,
+    }
+    return list(cases.get(what, CASES))
+
+
 def fill(table: Table, headings: list[str], rows: list[list[str]]) -> None:
     """Give the table its columns and rows."""
     columns(table, *headings)
@@ -358,13 +378,7 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=commands)
-    kernels_of_all = dict.fromkeys(name for cases in KERNEL_SETS.values() for name in cases)
-    names = (*CASES, *GPU_CASES, *kernels_of_all, *GEMM_CASES, *OTHER_CASES, *PRODUCT_CASES)
-    names += (*MODEL_CASES, *CPU_GEMM_CASES, *BACKGROUND_CASES.keys() - MODEL_CASES.keys())
-    names += (*DOCUMENT_CASES, *CURVE_CASES, *WEIGHT_ONLY_CASES, *DISTRIBUTED_CASES)
-    parser.add_argument(
-        "--case", action="append", choices=names, metavar="CASE", help="as tools/bench names them"
-    )
+    parser.add_argument("--case", action="append", help="as tools/bench names them")
     candidates = dict.fromkeys((*GEMM_CANDIDATES, *CPU_GEMM_CANDIDATES, *WEIGHT_ONLY_CANDIDATES))
     parser.add_argument("--candidate", action="append", choices=candidates, help="of gemm")
     parser.add_argument("--seconds", type=float, default=900.0, help="the longest time of gemm")
@@ -383,6 +397,11 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="of budget: the SVG to write")
     arguments = parser.parse_args()
     arguments.device = arguments.device or ("cuda" if arguments.what in OF_GPUS else "cpu")
+    known = cases_of(arguments.what, arguments.device)
+    if strange := [name for name in arguments.case or () if name not in known]:
+        parser.error(
+            f"no case of {arguments.what}: {', '.join(strange)}; known: {', '.join(known)}"
+        )
     table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")
     if reason := native.unavailable():
         sys.exit(f"bench: {reason}")  # else eager's times would be printed as ours
