@@ -4,6 +4,7 @@ tilings.
 1  one kernel; for a single row or column also a loop nest of sums
 m  computed factors: their kernels, then the product's, which reads aligned matrices
 n  few tiles and long sums: sums of parts of the inner axis, then one kernel that adds them up
+r  rows that are reduced: one kernel that reduces them in tiles, then one that combines these
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from flambeau_inductor.tuning.product_ways import (
     gemm_backends,
     kernel_of,
 )
+from flambeau_inductor.tuning.row_statistics import Stages, row_reductions
 from flambeau_inductor.tuning.ways import Part, Way
 from flambeau_runtime.tuning.contest import CpuFacts
 
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     from flambeau_runtime.tuning.contest import DeviceFacts
 
 TF32_TOLERANCE = 2e-3
+
+ROW_TILE = 128
+"""Lanes of the tiles in which the model sees rows reduced."""
 
 SPLIT_PARTS = (2, 4, 8, 16, 32)
 MIN_PART = 256
@@ -96,6 +101,7 @@ class TritonWays(ProductWays):
     ) -> None:  # fmt: skip
         super().__init__(schedule, order, options, number, nest, product)
         self.facts = facts
+        self.count = options.max_autotune_candidates
         self.tf32 = (
             self.dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest"
         )
@@ -113,13 +119,60 @@ class TritonWays(ProductWays):
         self, before: Sequence[int], consumer: int | None, fused: Group, kernel: LoopKernel
     ) -> Iterator[Way]:
         """One kernel, those for computed factors, and two for long sums."""
-        count = self.options.max_autotune_candidates
+        count = self.count
         if before:
             yield from self.ways_after(before, consumer, -(-count // 2))
             yield from self.fused_ways(fused, kernel, -(-count // 2))
         else:
             yield from self.fused_ways(fused, kernel, count)
             yield from self.split_ways(consumer)
+
+    def reducer(self, before: Sequence[int]) -> int | None:
+        """The first group that reduces rows in a way that can be cut into tiles."""
+        for number in range(self.number + 1, len(self.schedule.groups)):
+            if self.order.is_joined(number) or not self.order.may_join(self.number, number):
+                continue
+            if self.in_tiles((*before, self.number, number), ROW_TILE) is not None:
+                self.count = -(-self.count // 2)  # the others reduce rows in their kernel
+                return number
+        return None
+
+    def row_ways(self, before: Sequence[int], reducer: int) -> Iterator[Way]:
+        """Rows reduced in the tiles of the product's kernel, which has several tilings."""
+        numbers = (*before, self.number, reducer)
+        whole = self.in_tiles(numbers, ROW_TILE)
+        contraction = contraction_of(whole[1]) if whole else None
+        if whole is None or contraction is None:
+            return
+        sizes = _extents(contraction, whole[1])
+        known = {ROW_TILE: whole}
+        for tiling in candidates(whole[1], sizes, self.facts, count=self.count, **self.rounding):
+            each = known.get(tiling.rblock) or self.in_tiles(numbers, tiling.rblock)
+            if each is not None:
+                known[tiling.rblock] = each
+                groups = replace(each[0].first, tiling=tiling), each[0].second
+                yield Way(f"reduced rows {tiling}", groups, self.made() | each[0].buffers)
+
+    def in_tiles(self, numbers: tuple[int, ...], points: int) -> tuple[Stages, LoopKernel] | None:
+        """The product with the first stage of the last of the groups `numbers`, which reduces its
+        rows in tiles of so many points, and the second stage; with the kernel of the first.
+        """
+        internal = self.internal(numbers)
+        reducer = self.schedule.groups[numbers[-1]]
+        rows = row_reductions(reducer, self.result, internal, self.lowered, self.options)
+        if rows is None:
+            return None
+        name = fresh_buffer(self.lowered, self.number)
+        stages = rows.stages(self.nest, points, name, self.lowered, self.options)
+        if stages is None:
+            return None
+        buffers = self.lowered.buffers | stages.buffers
+        dtypes = {key: each.spec.dtype for key, each in buffers.items()}
+        sizes = self.lowered.sizes
+        kernel = build_kernel(stages.first, internal, dtypes, sizes, self.options).kernel
+        contraction = contraction_of(kernel)
+        suits = contraction is not None and contraction.lanes == kernel.outer[-1:]
+        return (stages, kernel) if suits else None
 
     def key(self, kernel: LoopKernel) -> str:
         """How operands are rounded, too."""
