@@ -8,15 +8,19 @@ There is no GPU here: graphs are declared on one and run through the reference g
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import pytest
 import torch
 from on_gpu import OPTIONS, OnGpu, StandIn, aten, kinds
 
+from flambeau_inductor import InductorOptions, compile_graph
+from flambeau_inductor.codegen.reference import ReferenceBackend
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
 from flambeau_runtime.program import Allocate
+from flambeau_runtime.tuning.contest import DeviceFacts
 
 F32 = torch.float32
 ROWS, LENGTH, DEPTH = 37, 300, 24
@@ -265,3 +269,32 @@ def test_what_cannot_be_cut() -> None:
     (ours,), _ = on.run([softmax], tuner)
     assert not any("reduced rows" in e.name for c in tuner.contests for e in c.candidates)
     assert ours.shape == (ROWS, LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "is_joined"),
+    [
+        ("argmin", (16384, 8192, 64), True),
+        ("amax of abs", (16384, 8192, 128), True),
+        ("argmin", (16384, 8192, 1024), False),  # the product takes the time
+        ("logsumexp", (16384, 8192, 512), False),  # and the exponentials
+        ("argmin", (2048, 8192, 64), False),  # the caches hold it
+    ],
+)
+def test_without_a_tuner(name: str, shape: tuple[int, int, int], is_joined: bool) -> None:
+    """The model takes the reduction into the kernel of a large product with a short inner axis."""
+    for others_read, dtype in itertools.product((False, True), (torch.bfloat16, F32)):
+        rows, length, depth = shape
+        one = torch.empty(1, 1, dtype=dtype)
+        on = OnGpu(one, one, shapes=[(rows, depth), (depth, length)])
+        spec = Spec.of((rows, length), dtype=dtype, device=torch.device("cuda:0"))
+        value = on.call_like(spec, aten.mm.default, *on.graph.inputs)
+        chain, _ = CHAINS[name]
+        result = chain(on, on.builder.cast(value, F32))
+        on.graph.outputs = [value, result] if others_read else [result]
+        program = compile_graph(
+            on.graph, InductorOptions(debug_checks=True), backends={"cuda": ReferenceBackend()},
+            facts=lambda _: DeviceFacts(),
+        )  # fmt: skip
+        expected = is_joined and not others_read and dtype is not F32
+        assert ("aten.mm.out" not in kinds(program)) is expected

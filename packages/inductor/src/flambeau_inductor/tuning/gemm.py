@@ -46,7 +46,7 @@ from flambeau_runtime.tuning.contest import CpuFacts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from flambeau_inductor.codegen.contraction import Contraction, Extents
+    from flambeau_inductor.codegen.contraction import Extents
     from flambeau_inductor.ir import LoopKernel
     from flambeau_inductor.lowering.contraction import Product
     from flambeau_inductor.options import InductorOptions
@@ -132,7 +132,7 @@ class TritonWays(ProductWays):
         for number in range(self.number + 1, len(self.schedule.groups)):
             if self.order.is_joined(number) or not self.order.may_join(self.number, number):
                 continue
-            if self.in_tiles((*before, self.number, number), ROW_TILE) is not None:
+            if self.in_tiles((*before, self.number, number)) is not None:
                 self.count = -(-self.count // 2)  # the others reduce rows in their kernel
                 return number
         return None
@@ -140,22 +140,22 @@ class TritonWays(ProductWays):
     def row_ways(self, before: Sequence[int], reducer: int) -> Iterator[Way]:
         """Rows reduced in the tiles of the product's kernel, which has several tilings."""
         numbers = (*before, self.number, reducer)
-        whole = self.in_tiles(numbers, ROW_TILE)
-        contraction = contraction_of(whole[1]) if whole else None
-        if whole is None or contraction is None:
+        whole = self.in_tiles(numbers)
+        if whole is None:
             return
-        sizes = _extents(contraction, whole[1])
-        known = {ROW_TILE: whole}
-        for tiling in candidates(whole[1], sizes, self.facts, count=self.count, **self.rounding):
-            each = known.get(tiling.rblock) or self.in_tiles(numbers, tiling.rblock)
-            if each is not None:
-                known[tiling.rblock] = each
-                groups = replace(each[0].first, tiling=tiling), each[0].second
-                yield Way(f"reduced rows {tiling}", groups, self.made() | each[0].buffers)
+        known, sizes = {ROW_TILE: whole}, extents_of(whole.kernel)
+        for tiling in candidates(
+            whole.kernel, sizes, self.facts, count=self.count, **self.rounding
+        ):
+            stages = known.get(tiling.rblock) or self.in_tiles(numbers, tiling.rblock)
+            if stages is not None:
+                known[tiling.rblock] = stages
+                groups = replace(stages.first, tiling=tiling), stages.second
+                yield Way(f"reduced rows {tiling}", groups, self.made() | stages.buffers)
 
-    def in_tiles(self, numbers: tuple[int, ...], points: int) -> tuple[Stages, LoopKernel] | None:
+    def in_tiles(self, numbers: tuple[int, ...], points: int = ROW_TILE) -> Stages | None:
         """The product with the first stage of the last of the groups `numbers`, which reduces its
-        rows in tiles of so many points, and the second stage; with the kernel of the first.
+        rows in tiles of so many points, and the second stage.
         """
         internal = self.internal(numbers)
         reducer = self.schedule.groups[numbers[-1]]
@@ -163,16 +163,7 @@ class TritonWays(ProductWays):
         if rows is None:
             return None
         name = fresh_buffer(self.lowered, self.number)
-        stages = rows.stages(self.nest, points, name, self.lowered, self.options)
-        if stages is None:
-            return None
-        buffers = self.lowered.buffers | stages.buffers
-        dtypes = {key: each.spec.dtype for key, each in buffers.items()}
-        sizes = self.lowered.sizes
-        kernel = build_kernel(stages.first, internal, dtypes, sizes, self.options).kernel
-        contraction = contraction_of(kernel)
-        suits = contraction is not None and contraction.lanes == kernel.outer[-1:]
-        return (stages, kernel) if suits else None
+        return rows.stages(self.nest, points, name, internal, self.lowered, self.options)
 
     def key(self, kernel: LoopKernel) -> str:
         """How operands are rounded, too."""
@@ -184,10 +175,9 @@ class TritonWays(ProductWays):
 
     def fused_ways(self, group: Group, kernel: LoopKernel, count: int) -> Iterator[Way]:
         """One kernel, in several tilings; a single row or column also as a loop nest of sums."""
-        contraction = contraction_of(kernel)
-        if contraction is None:
+        if contraction_of(kernel) is None:
             return
-        sizes = _extents(contraction, kernel)
+        sizes = extents_of(kernel)
         for tiling in candidates(kernel, sizes, self.facts, count=count, **self.rounding):
             yield Way(str(tiling), (replace(group, tiling=tiling),), self.made())
         if min(sizes.rows, sizes.lanes) == 1:
@@ -203,10 +193,9 @@ class TritonWays(ProductWays):
         self.nest = with_factors
         numbers = (self.number,) if consumer is None else (self.number, consumer)
         kernel = kernel_of(fused, self.internal(numbers), self.schedule, self.options)
-        contraction = contraction_of(kernel)
-        if again != consumer or contraction is None:
+        if again != consumer or contraction_of(kernel) is None:
             return
-        sizes = _extents(contraction, kernel)
+        sizes = extents_of(kernel)
         first = tuple(groups[number] for number in before)
         for tiling in candidates(kernel, sizes, self.facts, count=count, **self.rounding):
             ordered = (*first, replace(fused, tiling=tiling))
@@ -262,7 +251,9 @@ class TritonWays(ProductWays):
         return None
 
 
-def _extents(contraction: Contraction, kernel: LoopKernel) -> Extents:
+def extents_of(kernel: LoopKernel) -> Extents:
     """The sizes of a product, likely ones where they are symbolic."""
+    contraction = contraction_of(kernel)
+    assert contraction is not None
     hints = {symbol.name: value for symbol, value in zip(kernel.sizes, kernel.hints, strict=True)}
     return extents(contraction, kernel.inner, lambda size: evaluate_expr(size, hints))

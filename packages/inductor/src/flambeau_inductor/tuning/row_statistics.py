@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
+from flambeau_inductor.codegen.contraction import contraction_of
 from flambeau_inductor.indexing.expressions import free_names, int_if_known, linear, symbol, sympify
 from flambeau_inductor.ir import (
     TILE,
@@ -38,7 +39,7 @@ from flambeau_inductor.ir import (
 from flambeau_inductor.lowering.body_builder import BodyBuilder, drop_dead
 from flambeau_inductor.lowering.reduction import combine_parts
 from flambeau_inductor.nodes import Buffer, LoopNest
-from flambeau_inductor.scheduler.build_kernel import Replayer, fused_body, merge_axes
+from flambeau_inductor.scheduler.build_kernel import Replayer, build_kernel, fused_body, merge_axes
 from flambeau_inductor.scheduler.fusion import merged
 from flambeau_inductor.scheduler.groups import group_of, math_for
 from flambeau_inductor.scheduler.match_axes import numel
@@ -47,13 +48,13 @@ from flambeau_prims.sizes import ceil_div
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from flambeau_inductor.ir import Body, Statement
+    from flambeau_inductor.ir import Body, LoopKernel, Statement
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.scheduler.groups import Group
     from flambeau_prims.spec import Size
 
-PARTIAL_KINDS = {
+PARTIAL_KINDS: dict[str, tuple[str, ...]] = {
     "argmax": ("max", "argmax"),
     "argmin": ("min", "argmin"),
     "sum_exp": ("max", "sum_exp"),
@@ -64,11 +65,12 @@ PARTIAL_KINDS = {
 
 @dataclass(frozen=True)
 class Stages:
-    """The product's group with the first stage, the group of the second one, and the buffers
-    between them.
+    """The product's group with the first stage and its kernel, the group of the second stage, and
+    the buffers between them.
     """
 
     first: Group
+    kernel: LoopKernel
     second: Group
     buffers: dict[str, Buffer]
 
@@ -90,10 +92,11 @@ class RowReductions:
     is_only_reader: bool
 
     def stages(
-        self, product: Group, points: int, name: str, lowered: Lowered, options: InductorOptions
-    ) -> Stages | None:
+        self, product: Group, points: int, name: str, internal: set[str], lowered: Lowered,
+        options: InductorOptions,
+    ) -> Stages | None:  # fmt: skip
         """The reductions in tiles of so many points; None if the product's kernel cannot take the
-        first stage. `name` begins the names of buffers.
+        first stage. `name` begins the names of buffers; those `internal` ones only it reads.
         """
         tiles = ceil_div(self.length, points)
         count = lowered.sizes.convert(tiles)
@@ -113,8 +116,14 @@ class RowReductions:
         first = self.first(product, points, place, partial, lowered, options)
         if first is None:
             return None
+        buffers = {buffer.name: buffer for buffer in partial.values()}
+        dtypes = {each: buffer.spec.dtype for each, buffer in (lowered.buffers | buffers).items()}
+        kernel = build_kernel(first, internal, dtypes, lowered.sizes, options).kernel
+        contraction = contraction_of(kernel)
+        if contraction is None or contraction.lanes != kernel.outer[-1:]:
+            return None
         second = self.second(place, count, points, partial, options)
-        return Stages(first, second, {buffer.name: buffer for buffer in partial.values()})
+        return Stages(first, kernel, second, buffers)
 
     @property
     def reduces(self) -> list[Reduce]:
@@ -322,9 +331,10 @@ class _Combiner:
             return self.load(kinds[-1], reduce, sympy.S.Zero)
         if reduce.kind.startswith("arg"):
             # The first tile that has the extreme has it first.
-            extreme = self.load(kinds[0], reduce, self.tile.symbol)
-            tile = self.builder.reduce(reduce.kind, extreme, torch.int64)
-            return self.load(kinds[1], reduce, symbol(tile))
+            extreme, position = kinds
+            first = self.load(extreme, reduce, self.tile.symbol)
+            tile = self.builder.reduce(reduce.kind, first, torch.int64)
+            return self.load(position, reduce, symbol(tile))
         parts = [self.load(kind, reduce, self.tile.symbol) for kind in kinds]
         if reduce.kind in PARTIAL_KINDS:
             each, whole = self.counts(reduce.dtype)
