@@ -19,7 +19,9 @@ from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_inductor.codegen.reference import ReferenceBackend
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
-from flambeau_runtime.program import Allocate
+from flambeau_runtime import check_program
+from flambeau_runtime.dims import evaluate
+from flambeau_runtime.program import Allocate, Launch
 from flambeau_runtime.tuning.contest import DeviceFacts
 
 F32 = torch.float32
@@ -205,6 +207,15 @@ def test_columns() -> None:
         assert any("reduced rows" in name for name in names) is not is_written
 
 
+def launches(on: OnGpu):
+    """The launches of the last program that would be measured, its kernels in Triton."""
+    tuner = StandIn("nothing of this name")
+    on.run(on.graph.outputs, tuner)
+    program = tuner.contests[0].candidates[-1].make()
+    check_program(program)
+    return [step for step in program.steps if isinstance(step, Launch)]
+
+
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("sizes", [(29, LENGTH), (64, 45), (1, 300)])
 def test_symbolic_sizes(name: str, sizes: tuple[int, int]) -> None:
@@ -217,6 +228,7 @@ def test_symbolic_sizes(name: str, sizes: tuple[int, int]) -> None:
     value = on.call_like(spec, aten.mm.default, *on.graph.inputs)
     chain, eager = CHAINS[name]
     before, after, program = both(on, [chain(on, value)])
+    assert all(evaluate(step.grid[0], {"s0": 29, "s1": 45}) > 0 for step in launches(on))
     torch.testing.assert_close(after[0], eager(x @ c), rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(after[0], before[0], rtol=2e-5, atol=2e-5)
     assert not any(each.startswith("aten") for each in kinds(program))
