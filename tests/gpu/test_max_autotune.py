@@ -125,6 +125,73 @@ def test_tf32_as_torch_says() -> None:
 ONLY_OURS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
 
 
+ROWS = {
+    "argmin": lambda p: p.argmin(-1),
+    "argmax, transposed": lambda p: p.argmax(-2),
+    "amax": lambda p: p.abs().amax(-1, keepdim=True),
+    "logsumexp": lambda p: torch.logsumexp(p * 0.5, -1),
+    "norms of what is written": lambda p: (p, p.norm(dim=-1), p.amin(-1)),
+    "any": lambda p: p.isnan().any(-1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(256, 512, 64), (333, 1001, 96), (3, 100, 300, 40)])
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_reduced_in_tiles(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """By each kernel that takes part: the one that is chosen, and all beside the library's."""
+    *batch, m, n, k = shape
+    x = torch.randn(*batch, m, k, device="cuda", dtype=dtype)
+    w = torch.randn(*batch, n, k, device="cuda", dtype=dtype)
+    x[..., 5, 3], w[..., 7, 3] = torch.inf, 0.0  # one NaN
+    x[..., 6, :] = 0  # equal elements
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        return ROWS[name](x @ w.mT)
+
+    ours, theirs = flambeau.compile(function, options=ONLY_OURS)(x, w), function(x, w)
+    exact = function(x.double(), w.double())
+    if isinstance(ours, torch.Tensor):
+        ours, theirs, exact = (ours,), (theirs,), (exact,)
+    for mine, other, reference in zip(ours, theirs, exact, strict=True):
+        assert mine.dtype is other.dtype and mine.shape == other.shape
+        if not mine.dtype.is_floating_point:
+            assert (mine != other).double().mean() < 0.01
+            continue
+        torch.testing.assert_close(mine.isnan(), other.isnan())
+        kept = reference.isfinite() & other.isfinite()
+        errors = [(each.double() - reference)[kept].norm() for each in (mine, other)]
+        assert errors[0] <= 1.5 * errors[1] + 1e-6 * reference[kept].norm()
+
+
+@pytest.mark.parametrize("count", [1, 77, 400])
+def test_rows_of_symbolic_number(count: int) -> None:
+    compiled = flambeau.compile(
+        lambda x, w: (x @ w.t()).argmin(-1), options=ONLY_OURS, dynamic=True
+    )
+    x, w = torch.randn(count, 64, **BF16), torch.randn(1000, 64, **BF16)
+    assert (compiled(x, w) != (x @ w.t()).argmin(-1)).double().mean() < 0.02
+
+
+def test_nearest_entries_without_measuring() -> None:
+    """The model takes the reduction into the product's kernel."""
+
+    def function(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        squares = x.square().sum(1, keepdim=True), codes.square().sum(1)
+        return (squares[0] - 2 * x @ codes.t() + squares[1]).argmin(1)
+
+    x, codes = torch.randn(16384, 64, **BF16), torch.randn(8192, 64, **BF16)
+    torch.cuda.reset_peak_memory_stats()
+    compiled = flambeau.compile(function)
+    ours = compiled(x, codes)
+    assert (ours != function(x, codes)).double().mean() < 0.01
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    compiled(x, codes)
+    assert torch.cuda.max_memory_allocated() - before < 64 << 20  # the product takes 256 MiB
+
+
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
 def test_convolution_of_one_point(form: torch.memory_format) -> None:
     x = torch.randn(4, 64, 14, 14, **BF16).to(memory_format=form)

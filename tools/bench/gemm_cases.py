@@ -96,6 +96,16 @@ def looked_up(x: torch.Tensor, index: torch.Tensor, w: torch.Tensor) -> torch.Te
     return F.silu(F.linear(x[index], w))
 
 
+def logsumexp_of_rows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The denominators of a contrastive loss."""
+    return torch.logsumexp(F.linear(x, w) * 8, -1)
+
+
+def greatest_of_rows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The scales of a linear layer's results that are quantised by rows."""
+    return F.linear(x, w).abs().amax(-1)
+
+
 def _linear(m: int, n: int, k: int) -> GemmCase:
     return GemmCase(linear_gelu, ((m, k), (n, k), (n,)))
 
@@ -178,6 +188,10 @@ OTHER_CASES: dict[str, GemmCase] = {
     "float8_4096x4096x4096": _float8(4096, 4096, 4096),
     "experts_4096x4096x2048": _experts(4096, 4096, 2048, 8),
     "experts_64x4096x2048": _experts(64, 4096, 2048, 8),
+    "logsumexp_16384x8192x128": GemmCase(logsumexp_of_rows, ((16384, 128), (8192, 128))),
+    "logsumexp_4096x50257x768": GemmCase(logsumexp_of_rows, ((4096, 768), (50257, 768))),
+    "amax_16384x8192x128": GemmCase(greatest_of_rows, ((16384, 128), (8192, 128))),
+    "amax_8192x8192x1024": GemmCase(greatest_of_rows, ((8192, 1024), (8192, 1024))),
     "looked_up": GemmCase(looked_up, ((4096, 1024), ((2048,), torch.int64), (4096, 1024))),
 }
 """Printed, too, but in no mean."""

@@ -102,6 +102,12 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.round(x / scale).clamp(-128, 127).to(torch.int8), scale
 
 
+def nearest_entry(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """The entry of a codebook that is nearest to each row."""
+    squares = x.square().sum(1, keepdim=True), codes.square().sum(1)
+    return (squares[0] - 2 * x @ codes.t() + squares[1]).argmin(1)
+
+
 def adam(
     params: list[torch.Tensor],
     grads: list[torch.Tensor],
@@ -186,6 +192,13 @@ KERNEL_CASES: dict[str, KernelCase] = {
         args(randn(2048, 50257), ints(50257, 2048)),
         training=True,
         bytes=3 * 2048 * 50257 * 4,
+    ),
+    "nearest_entry": KernelCase(
+        nearest_entry, args(randn(32768, 64, dtype=HALF), randn(8192, 64, dtype=HALF))
+    ),
+    "greatest_of_product": KernelCase(
+        lambda x, w: (x @ w.t()).abs().amax(-1),
+        args(randn(16384, 128, dtype=HALF), randn(8192, 128, dtype=HALF)),
     ),
     "quantize_int8": KernelCase(quantize_rows, args(randn(16384, 4096, dtype=HALF))),
     # Norms

@@ -16,7 +16,7 @@ from flambeau_prims.unsupported import NoCodeGenerator
 
 OTHERS = {
     "bind", "constant", "index_value", "load", "store", "scatter", "check_index", "reduce",
-    "reduce_columns", "scan", "sort",
+    "reduce_columns", "reduce_tile", "scan", "sort",
 }  # fmt: skip
 
 

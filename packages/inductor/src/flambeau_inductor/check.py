@@ -13,6 +13,7 @@ from flambeau_inductor.ir import (
     SCAN_KINDS,
     SHARE,
     SORT_KINDS,
+    TILE,
     CheckIndex,
     ColumnReduce,
     Compute,
@@ -20,6 +21,7 @@ from flambeau_inductor.ir import (
     Scan,
     Sort,
     Store,
+    TileReduce,
     format_statement,
     index_of,
     operands,
@@ -100,7 +102,7 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
                     raise _broken(f"{name} is no axis of this nest", statement)
         if isinstance(statement, Compute):
             check_compute(statement, dtypes)
-        if isinstance(statement, Reduce) and statement.kind not in REDUCE_KINDS:
+        if isinstance(statement, (Reduce, TileReduce)) and statement.kind not in REDUCE_KINDS:
             raise _broken("no such reduction", statement)
         if isinstance(statement, ColumnReduce) and statement.kind not in COLUMN_KINDS:
             raise _broken("no such reduction of columns", statement)
@@ -116,17 +118,22 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
             dtypes[statement.name] = statement.dtype
 
 
-def check_column_reduces(body: Body, shares: Integer) -> None:
-    """Law 7 of `ir`: results of ColumnReduces are stored, once for each share."""
+def check_partial_results(body: Body, shares: Integer) -> None:
+    """Laws 7 and 8 of `ir`: results of ColumnReduces and of TileReduces are stored, once for each
+    share, or tile.
+    """
     if reduces_columns(body) is not (shares != 0):
         raise BorderError(f"{shares} shares of the outer points: {body}")
-    columns = {s.name for s in body if isinstance(s, ColumnReduce)}
-    for statement in body:
-        if isinstance(statement, Store):
-            if (statement.value in columns) is not (SHARE in statement.index.free_symbols):
-                raise _broken("a share stores its reduced columns, and these only", statement)
-        elif not columns.isdisjoint(operands(statement)):
-            raise _broken("reduced columns are only stored", statement)
+    if len({s.points for s in body if isinstance(s, TileReduce)}) > 1:
+        raise BorderError(f"tiles of different sizes: {body}")
+    for kind, number in ((ColumnReduce, SHARE), (TileReduce, TILE)):
+        partial = {s.name for s in body if isinstance(s, kind)}
+        for statement in body:
+            if isinstance(statement, Store):
+                if (statement.value in partial) is not (number in statement.index.free_symbols):
+                    raise _broken(f"{number} is where partial results are stored", statement)
+            elif not partial.isdisjoint(operands(statement)):
+                raise _broken("partial results are only stored", statement)
 
 
 def check_scan(statement: Scan, body: Body) -> None:
@@ -159,7 +166,7 @@ def check_compute(statement: Compute, dtypes: dict[str, torch.dtype]) -> None:
 def check_kernel(kernel: LoopKernel) -> None:
     """A kernel's body, and that it uses the buffers and sizes it declares."""
     check_body(kernel.body, kernel.outer, kernel.inner)
-    check_column_reduces(kernel.body, kernel.shares)
+    check_partial_results(kernel.body, kernel.shares)
     declared = {param.name for param in kernel.params}
     used = {buffer for s in kernel.body if (buffer := getattr(s, "buffer", None)) is not None}
     if used != declared:
@@ -174,7 +181,7 @@ def check_lowered(lowered: Lowered) -> None:
             raise BorderError(f"buffers {sorted(unknown)} are not declared: {node}")
         if isinstance(node, LoopNest):
             check_body(node.body, node.outer, node.inner)
-            check_column_reduces(node.body, node.shares)
+            check_partial_results(node.body, node.shares)
 
 
 def check_schedule(schedule: Schedule) -> None:

@@ -13,6 +13,7 @@ from flambeau_inductor.repeat_program import extend_program
 from flambeau_inductor.tuning.dequantised import multiply_quantised
 from flambeau_inductor.tuning.grouped_products import multiply_groups
 from flambeau_inductor.tuning.integer_products import multiply_integers
+from flambeau_inductor.tuning.reduced_products import reduce_products
 from flambeau_inductor.tuning.tune import tune
 from flambeau_prims.repeated_regions import shorten
 
@@ -41,7 +42,8 @@ def compile_graph(
     `backends` (device type -> code generator) replaces the registered generators. `spends_inputs`:
     the caller hands its references over, and inputs are freed after their last use. `tuner`
     measures what the options ask to measure; without one nothing is. `facts` describes a device to
-    cost models, which then choose kernels for products of quantised factors that nobody measures.
+    cost models, which then choose kernels for products of quantised factors, and for large products
+    that are only reduced, that nobody measures.
     """
     options = options or InductorOptions()
     if tuner is None or not options.tunes:
@@ -58,6 +60,7 @@ def compile_graph(
         schedule = multiply_quantised(schedule, options, facts, spends_inputs)
         schedule = multiply_integers(schedule, options, facts, spends_inputs)
         schedule = multiply_groups(schedule, options, facts, spends_inputs)
+        schedule = reduce_products(schedule, options, facts, spends_inputs)
     if tuner is not None and options.tunes:
         schedule = tune(schedule, options, tuner, spends_inputs)
     return emit_program(schedule, options, backends)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_inductor.indexing.expressions import evaluate_expr
-from flambeau_inductor.ir import SHARE
+from flambeau_inductor.ir import SHARE, TILE, tile_points
 from flambeau_inductor.scalar_ops import SCALAR_OPS, Replay, install
 from flambeau_inductor.split_reduction import identity
 from flambeau_prims.philox import philox
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Scan,
         Sort,
         Statement,
+        TileReduce,
     )
 
 SCANS = {
@@ -82,6 +83,9 @@ class Evaluator:
         self.shares = int(evaluate_expr(kernel.shares, self.names))
         if self.shares:
             self.names[SHARE.name] = torch.arange(self.shares).reshape(-1, 1)
+        if points := tile_points(kernel.body):
+            self.names[TILE.name] = self.names[kernel.outer[-1].symbol.name] // points
+        self.last = int(evaluate_expr(kernel.outer[-1].size, self.names)) if kernel.outer else 1
         self.stores: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
     def grid(self, axes: Sequence[Axis], dim: int) -> int:
@@ -163,14 +167,7 @@ class Evaluator:
             raise IndexError(f"index out of bounds for size {limit}")
 
     def reduce(self, kind: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        value = value.expand(value.shape[0], self.inner)
-        if kind in ("argmax", "argmin", "any", "all"):
-            return getattr(torch, kind)(value, dim=1, keepdim=True)
-        if kind in ("max", "min"):
-            return getattr(torch, "a" + kind)(value, dim=1, keepdim=True)
-        if kind in ("sum_exp", "squared_deviations"):
-            return PRIMS[kind].reference(value, (1,)).unsqueeze(1)
-        return getattr(torch, kind)(value, dim=1, keepdim=True, dtype=dtype)
+        return _reduced(kind, value.expand(value.shape[0], self.inner), dtype)
 
     def reduce_columns(
         self, statement: ColumnReduce, value: torch.Tensor, dtype: torch.dtype
@@ -184,6 +181,19 @@ class Evaluator:
         return torch.stack(
             [getattr(torch, "a" + statement.kind)(torch.cat([row, part]), 0) for part in parts]
         )
+
+    def reduce_tile(
+        self, statement: TileReduce, value: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
+        rows = value.expand(self.outer, 1).reshape(-1, self.last)
+        results = []
+        for start in range(0, self.last, statement.points):
+            tile = rows[:, start : start + statement.points]
+            result = _reduced(statement.kind, tile, statement.dtype)
+            if statement.kind in ("argmax", "argmin"):
+                result = result + start
+            results.append(result.expand(tile.shape))
+        return torch.cat(results, 1).reshape(self.outer, 1)
 
     def scan(self, statement: Scan, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         value = value.expand(value.shape[0], self.inner)
@@ -210,6 +220,17 @@ class Evaluator:
     def philox(self, *args: Any) -> torch.Tensor:
         *places, _ = args
         return philox(*places)
+
+
+def _reduced(kind: str, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Rows [n, length] reduced to [n, 1]; `dtype`: of sums and products."""
+    if kind in ("argmax", "argmin", "any", "all"):
+        return getattr(torch, kind)(rows, dim=1, keepdim=True)
+    if kind in ("max", "min"):
+        return getattr(torch, "a" + kind)(rows, dim=1, keepdim=True)
+    if kind in ("sum_exp", "squared_deviations"):
+        return PRIMS[kind].reference(rows, (1,)).unsqueeze(1)
+    return getattr(torch, kind)(rows, dim=1, keepdim=True, dtype=dtype)
 
 
 def _pointwise(name: str) -> Any:

@@ -37,6 +37,8 @@ Laws:
    float8 from and to float32.
 7. The outer points of a kernel with ColumnReduces are dealt to `shares`: each point to one of them,
    as the code generator likes. One program takes the points of a share one after another.
+8. The points of `outer[-1]` of a kernel with TileReduces, which is a matrix product, are cut into
+   tiles of so many neighbours, the last one maybe shorter; all its TileReduces agree in how many.
 """
 
 from __future__ import annotations
@@ -131,6 +133,22 @@ class ColumnReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class TileReduce:
+    """A row `value` reduced over the points of `outer[-1]` that lie in one tile of `points`: a
+    partial result of the rows of a matrix product.
+
+    `kind` is one of REDUCE_KINDS; a position is one in all of `outer[-1]`. It is only stored, at an
+    index that names TILE, the number of the tile, and other outer axes.
+    """
+
+    name: str
+    dtype: torch.dtype
+    kind: str
+    value: str
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """`value` accumulated from the first inner point, in row-major order, up to each one; from the
     last one down if `reverse` is set.
@@ -194,6 +212,7 @@ Statement: TypeAlias = (
     | Compute
     | Reduce
     | ColumnReduce
+    | TileReduce
     | Scan
     | Sort
     | CheckIndex
@@ -203,6 +222,9 @@ Body: TypeAlias = tuple[Statement, ...]
 
 SHARE = symbol("share0")
 """The number of a share of the outer points."""
+
+TILE = symbol("tile0")
+"""The number of a tile of `outer[-1]`."""
 
 COLUMN_KINDS = ("sum", "max", "min")
 SCAN_KINDS = ("sum", "prod", "max", "min", "logaddexp")
@@ -306,6 +328,8 @@ def format_statement(statement: Statement) -> str:
             return f"{name} = reduce {kind} {value}"
         case ColumnReduce(name, _, kind, value):
             return f"{name} = column {kind} {value}"
+        case TileReduce(name, _, kind, value, points):
+            return f"{name} = reduce {kind} {value} by {points}"
         case Scan(name, _, kind, value, reverse):
             return f"{name} = scan {kind} {value}{' reversed' if reverse else ''}"
         case Sort(name, _, kind, value, descending):
@@ -342,7 +366,11 @@ def operands(statement: Statement) -> tuple[str, ...]:
         case Compute(args=args):
             return args
         case (
-            Reduce(value=value) | ColumnReduce(value=value) | Scan(value=value) | Sort(value=value)
+            Reduce(value=value)
+            | ColumnReduce(value=value)
+            | TileReduce(value=value)
+            | Scan(value=value)
+            | Sort(value=value)
         ):
             return (value,)
         case Store(value=value, mask=mask) | CheckIndex(value=value, mask=mask):
@@ -383,6 +411,11 @@ def scan_direction(body: Body) -> bool | None:
 def reduces_columns(body: Body) -> bool:
     """Whether a body has ColumnReduces."""
     return any(isinstance(s, ColumnReduce) for s in body)
+
+
+def tile_points(body: Body) -> int:
+    """The points of the tiles that a body's TileReduces reduce over; 0 if there are none."""
+    return next((s.points for s in body if isinstance(s, TileReduce)), 0)
 
 
 def scatters(body: Body) -> bool:

@@ -22,6 +22,7 @@ from flambeau_inductor.ir import (
     Scan,
     Sort,
     Store,
+    TileReduce,
 )
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class ScalarOps(Protocol[V]):
     def check_index(self, value: V, size: Integer, mask: V | None) -> None: ...
     def reduce(self, kind: str, value: V, dtype: torch.dtype) -> V: ...
     def reduce_columns(self, statement: ColumnReduce, value: V, dtype: torch.dtype) -> V: ...
+    def reduce_tile(self, statement: TileReduce, value: V, dtype: torch.dtype) -> V: ...
     def scan(self, statement: Scan, value: V, dtype: torch.dtype) -> V: ...
     def sort(self, statement: Sort, value: V, dtype: torch.dtype) -> V: ...
 
@@ -172,6 +174,8 @@ class Replay:
                 result = ops.reduce(kind, values[value], self.dtypes[value])
             case ColumnReduce(_, _, _, value):
                 result = ops.reduce_columns(statement, values[value], self.dtypes[value])
+            case TileReduce(_, _, _, value):
+                result = ops.reduce_tile(statement, values[value], self.dtypes[value])
             case Scan(_, _, _, value):
                 result = ops.scan(statement, values[value], self.dtypes[value])
             case Sort(_, _, _, value):

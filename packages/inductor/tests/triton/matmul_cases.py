@@ -11,7 +11,7 @@ import torch
 
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
 from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol
-from flambeau_inductor.ir import Axis, LoopKernel, Param
+from flambeau_inductor.ir import TILE, Axis, LoopKernel, Param
 from flambeau_inductor.lowering.body_builder import BodyBuilder
 from flambeau_inductor.lowering.row_groups import search_group
 
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
     from cases import Case
 
-F32, F16, BF16, I8, I32 = torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int32
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+I8, I32, I64 = torch.int8, torch.int32, torch.int64
 
 SMALL = MatmulTiling(16, 32, 32, warps=1, stages=2)
 FLOAT8_ERROR = 0.3
 """A GPU keeps some 14 bits of sums of float8 products: of 0.03, if sums are of order 10."""
 
+STATISTICS = (
+    "sum", "prod", "max", "min", "argmax", "argmin", "sum_exp", "squared_deviations",
+)  # fmt: skip
 EPILOGUES = ("none", "bias_gelu", "gelu", "residual_two_outputs", "relu_row_scale")
 
 
@@ -76,6 +80,15 @@ def matmul_cases() -> Iterator[Case]:
             yield matmul(m, 64, 192, dtype, transposed=(False, True), tiling=tiling)
     described = replace(described, rblock=64, kblock=128)
     yield matmul(128, 64, 256, torch.float8_e4m3fn, transposed=(False, True), tiling=described)
+    for (m, n, k), dtype in product(((32, 64, 64), (37, 45, 51), (1, 40, 33)), (F16, F32)):
+        yield matmul(m, n, k, dtype, epilogue="row_statistics")
+    yield matmul(37, 45, 64, I8, epilogue="row_statistics")
+    yield matmul(20, 45, 51, BF16, batch=3, epilogue="row_statistics")
+    yield matmul(37, 45, 51, F16, dynamic=True, epilogue="row_statistics")
+    yield matmul(100, 70, 51, F16, epilogue="row_statistics", tiling=persistent)
+    yield matmul(136, 72, 152, F16, transposed=(False, True), epilogue="row_statistics",
+                 tiling=replace(alone, programs=3))  # fmt: skip
+    yield matmul(37, 45, 51, F16, ends=(0, 5, 37), epilogue="row_statistics")
     for m, tiling in ((37, SMALL), (100, thin)):
         yield matmul(m, 45, 51, F16, gathered=True, epilogue="relu_row_scale", tiling=tiling)
     yield matmul(20, 45, 51, F16, gathered=True, dynamic=True)
@@ -163,6 +176,8 @@ def matmul(
     elif epilogue == "residual_two_outputs":
         store(value, F32)
         value = builder.pointwise("add", value, builder.cast(load("bmn", dtype), F32))
+    elif epilogue == "row_statistics":
+        parts.reduced(value, at.get("b", 0) * rows + at.get("m", 0), batch * m, n, tiling.rblock)
     elif epilogue == "relu_row_scale":
         zero = builder.constant(0.0, F32)
         value = builder.pointwise("maximum", value, zero)
@@ -227,6 +242,16 @@ class _Parts:
         )
         index = symbol(group) * (n * k) + self.at["k"] * n + self.at["n"]
         return self.read(torch.randn(len(ends) * n * k).to(self.dtype), index)
+
+    def reduced(self, value: str, row: sympy.Expr, rows: int, n: int, points: int) -> None:
+        """Each reduction of tiles of so many points, of rows of n."""
+        dtype, tiles = self.builder.dtypes[value], -(-n // points)
+        for kind in STATISTICS if dtype.is_floating_point else ("sum", "max", "argmin"):
+            partial = I64 if kind.startswith("arg") else dtype
+            self.params.append(Param(f"b{len(self.params)}", partial, "write"))
+            self.buffers.append(torch.zeros(rows * tiles, dtype=partial))
+            result = self.builder.reduce_tile(kind, value, partial, points)
+            self.builder.store(self.params[-1].name, row * tiles + TILE, result)
 
     def looked_up(self, m: int, k: int) -> str:
         """A factor whose rows an index names."""

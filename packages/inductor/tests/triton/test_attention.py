@@ -212,6 +212,7 @@ def test_the_writer_has_all_that_operators_ask_for() -> None:
     asked -= {
         "reduce",
         "reduce_columns",
+        "reduce_tile",
         "orders",
     }  # of rows that are reduced or sorted, which scores are not
     written = inspect.getsource(flex_attention) + inspect.getsource(source_writer)

@@ -63,7 +63,7 @@ def run_steps(
 
 def graphs() -> Any:
     """(name, graph on a GPU, its result, the expected one)."""
-    from test_tuning import OnGpu, aten
+    from on_gpu import OnGpu, aten
 
     torch.manual_seed(0)
     x, w, r = torch.randn(37, 77).half(), torch.randn(77, 41).half(), torch.randn(37, 41)
@@ -113,7 +113,7 @@ def graphs() -> Any:
 
 def narrow_and_grouped() -> Any:
     """The same for weights that share bytes, rows that are looked up or grouped, and float8."""
-    from test_tuning import OnGpu, aten
+    from on_gpu import OnGpu, aten
 
     from flambeau_prims.spec import Spec
 
@@ -192,15 +192,27 @@ def narrow_and_grouped() -> Any:
         yield name, on, on.builder.mul(wide, on.builder.tanh(wide)), exact * exact.tanh()
 
 
+def reduced_rows() -> Any:
+    """Rows that are reduced in the tiles of a product with infinities and NaN."""
+    from test_row_statistics import CHAINS, product
+
+    for name, (chain, eager) in CHAINS.items():
+        on, value, exact = product(37, 300, 24, dtype=F16, special=True)
+        yield f"rows, {name}", on, chain(on, value), eager(exact)
+    on, value, exact = product(3, 20, 150, 32, dtype=torch.bfloat16)
+    yield "rows of batches", on, CHAINS["logsumexp"][0](on, value), exact.logsumexp(-1)
+
+
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"
     sys.path.append(str(Path(__file__).parent.parent))
-    from test_tuning import OPTIONS, StandIn
+    from on_gpu import OPTIONS, StandIn
 
     from flambeau_inductor import compile_graph
+    from flambeau_runtime.tuning.tuner import relative_error
 
     report: dict[str, float] = {}
-    for name, on, result, expected in (*graphs(), *narrow_and_grouped()):
+    for name, on, result, expected in (*graphs(), *narrow_and_grouped(), *reduced_rows()):
         tuner = StandIn("none of them")
         on.graph.outputs = [result]
         compile_graph(on.graph, OPTIONS, tuner=tuner)
@@ -209,8 +221,7 @@ if __name__ == "__main__":
             for candidate in contest.candidates:
                 ours = run_program(candidate.make(), tensors)
                 if ours is not None:
-                    error = (ours - expected).norm() / expected.norm()
-                    report[f"{name}: {candidate.name}"] = float(error)
+                    report[f"{name}: {candidate.name}"] = relative_error(ours, expected)
     print(json.dumps(report))
 
 
@@ -221,12 +232,13 @@ def test_every_way_computes_the_same() -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     names = ("padded", "dequantised", "long", "wide", "batches", "one row", "two in a byte",
-             "gathered", "scaled", "scaled rows", "experts", "scaled experts")  # fmt: skip
+             "gathered", "rows, argmin: reduced", "rows, logsumexp: reduced", "scaled",
+             "scaled rows", "experts", "scaled experts")  # fmt: skip
     for name in names:
         assert sum(way.startswith(name) for way in report) >= 3, report.keys()
     for words in (": 2 parts", "dequantised: factors", "padded: factors", "one row: sums",
                   "row by two in a byte: sums", "gathered: factors",
-                  "two in a byte: 16x"):  # fmt: skip
+                  "two in a byte: 16x", "rows of batches: reduced rows"):  # fmt: skip
         assert any(words in way for way in report), words
     wrong = {way: error for way, error in report.items() if not error < 4e-3}
     assert not wrong, wrong

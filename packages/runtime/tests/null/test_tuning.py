@@ -280,4 +280,5 @@ def test_errors_are_relative_to_the_whole_result() -> None:
     assert relative_error(x + torch.tensor([0.5, 0, 0, 0]), x) == pytest.approx(0.1)
     assert not relative_error(torch.zeros(4), x) <= 1
     assert relative_error(torch.tensor([True] * 4), torch.tensor([True, False] * 2)) == 0.5
+    assert relative_error(torch.tensor([3, 900]), torch.tensor([3, 1])) == 0.5
     assert relative_error(torch.zeros(0), torch.zeros(0)) == 0

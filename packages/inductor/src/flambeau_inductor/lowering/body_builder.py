@@ -20,6 +20,7 @@ from flambeau_inductor.ir import (
     Scan,
     Sort,
     Store,
+    TileReduce,
     index_of,
     operands,
 )
@@ -116,6 +117,12 @@ class BodyBuilder:
             self.decide(value)
         return self.define_reading(ColumnReduce, dtype, kind, value)
 
+    def reduce_tile(self, kind: str, value: str, dtype: torch.dtype, points: int) -> str:
+        """A reduction over a tile of the last outer axis."""
+        if kind in EXTREMES:
+            self.decide(value)
+        return self.define_reading(TileReduce, dtype, kind, value, points)
+
     def scan(self, kind: str, value: str, dtype: torch.dtype, reverse: bool) -> str:
         """A scan along the inner axes."""
         if kind in {"max", "min"}:
@@ -196,7 +203,7 @@ class BodyBuilder:
             loads = [each for each in self.statements if isinstance(each, Load)]
             names = set().union(*(free_names(load.index) for load in loads))
             return set(free_names(statement.index)) < names
-        return isinstance(statement, (Reduce, ColumnReduce))
+        return isinstance(statement, (Reduce, ColumnReduce, TileReduce))
 
     def note_reading(self, *values: str) -> None:
         """The last statement was given these values; it reads what they were before rounding."""
@@ -248,6 +255,7 @@ class BodyBuilder:
             case (
                 Reduce(value=value)
                 | ColumnReduce(value=value)
+                | TileReduce(value=value)
                 | Scan(value=value)
                 | Sort(value=value)
                 | Store(value=value)

@@ -71,8 +71,8 @@ def combine_parts(
     name: str,
     parts: Sequence[str],
     dtype: torch.dtype,
-    length: float,
-    total: float,
+    length: str,
+    total: str,
 ) -> str:
     """The result of the primitive `name` from the partial results of chunks of `length` elements,
     `total` in all: those of `PARTIAL_RESULTS`, in its order, else its own.
@@ -87,10 +87,9 @@ def combine_parts(
         return builder.reduce("sum", builder.pointwise("where", nothing, weight, weighted), dtype)
     if name == "squared_deviations":
         sums, squares = parts
-        each, whole = (builder.constant(count, dtype) for count in (length, total))
         # The squares around all elements' mean: those around the chunk's, and those of its shift.
-        average = builder.pointwise("div", builder.reduce("sum", sums, dtype), whole)
-        shift = builder.pointwise("sub", builder.pointwise("div", sums, each), average)
-        moved = builder.pointwise("mul", builder.pointwise("mul", shift, shift), each)
+        average = builder.pointwise("div", builder.reduce("sum", sums, dtype), total)
+        shift = builder.pointwise("sub", builder.pointwise("div", sums, length), average)
+        moved = builder.pointwise("mul", builder.pointwise("mul", shift, shift), length)
         return builder.reduce("sum", builder.pointwise("add", squares, moved), dtype)
     return builder.reduce(REDUCTIONS[name], parts[0], dtype)

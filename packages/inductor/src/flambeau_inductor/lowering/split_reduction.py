@@ -51,7 +51,8 @@ def lower_split_reduction(nests: Nests, node: Node, split: Split, known: Partial
         hint_of(shape[d]) for d in reduced_dims(node) if d != split.cut and d not in split.whole
     )
     total = each * split.count(node.args[0].spec)
-    name = combine_parts(elements.builder, operator, read, spec.dtype, each, total)
+    counts = (elements.builder.constant(count, spec.dtype) for count in (each, total))
+    name = combine_parts(elements.builder, operator, read, spec.dtype, *counts)
     elements.labels[operator] = None
     nests.finish(elements, nests.make(out), spec, kept, name, outer, inner, node.where)
 

@@ -15,6 +15,7 @@ import sympy
 from flambeau_inductor.indexing.expressions import free_names, linear_parts, symbol
 from flambeau_inductor.ir import (
     SHARE,
+    TILE,
     Axis,
     Body,
     CheckIndex,
@@ -30,6 +31,7 @@ from flambeau_inductor.ir import (
     ScheduledKernel,
     Sort,
     Store,
+    TileReduce,
     index_of,
 )
 from flambeau_inductor.lowering.body_builder import BodyBuilder
@@ -80,12 +82,12 @@ def fused_body(
     math = math_for((*group.outer, *group.inner))
     stored: dict[tuple[str, sympy.Expr], str] = {}
     for node, mapping in group.members:
-        replayer = _Replayer(builder, mapping, math, stored, internal, overwritten)
+        replayer = Replayer(builder, mapping, math, stored, internal, overwritten)
         replayer.replay(node)  # type: ignore[arg-type]
     return builder.finish()
 
 
-class _Replayer:
+class Replayer:
     """Replays one nest's statements into the group's builder."""
 
     def __init__(
@@ -134,6 +136,8 @@ class _Replayer:
                 names[name] = builder.reduce(kind, names[value], dtype)
             case ColumnReduce(name, dtype, kind, value):
                 names[name] = builder.reduce_columns(kind, names[value], dtype)
+            case TileReduce(name, dtype, kind, value, points):
+                names[name] = builder.reduce_tile(kind, names[value], dtype, points)
             case Scan(name, dtype, kind, value, reverse):
                 names[name] = builder.scan(kind, names[value], dtype, reverse)
             case Sort(name, dtype, kind, value, descending):
@@ -261,7 +265,7 @@ class Namer:
         self.access: dict[str, str] = {}
         self.values: dict[str, str] = {}
         self.sizes: dict[str, sympy.Symbol] = {}
-        self.axis: dict[str, sympy.Symbol] = {SHARE.name: SHARE}
+        self.axis: dict[str, sympy.Symbol] = {each.name: each for each in (SHARE, TILE)}
         for axes, prefix in ((outer, "i"), (inner, "r")):
             for number, axis in enumerate(axes):
                 self.axis[axis.symbol.name] = symbol(f"{prefix}{number}")
@@ -323,6 +327,9 @@ class Namer:
             case ColumnReduce(name, dtype, kind, value):
                 source = values[value]
                 return ColumnReduce(self.define(name), dtype, kind, source)
+            case TileReduce(name, dtype, kind, value, points):
+                source = values[value]
+                return TileReduce(self.define(name), dtype, kind, source, points)
             case Scan(name, dtype, kind, value, reverse):
                 source = values[value]
                 return Scan(self.define(name), dtype, kind, source, reverse)

@@ -164,6 +164,10 @@ class _Ways(TritonWays):
         """The weights."""
         return (self.product.right,)
 
+    def reducer(self, before: Sequence[int]) -> int | None:
+        """None: few rows leave few programs for long ones."""
+        return None
+
     def ways(
         self, before: Sequence[int], consumer: int | None, fused: Group, kernel: LoopKernel
     ) -> Iterator[Way]:

@@ -4,6 +4,7 @@ tilings.
 1  one kernel; for a single row or column also a loop nest of sums
 m  computed factors: their kernels, then the product's, which reads aligned matrices
 n  few tiles and long sums: sums of parts of the inner axis, then one kernel that adds them up
+r  rows that are reduced: one kernel that reduces them in tiles, then one that combines these
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from flambeau_inductor.tuning.product_ways import (
     gemm_backends,
     kernel_of,
 )
+from flambeau_inductor.tuning.row_statistics import Stages, row_reductions
 from flambeau_inductor.tuning.ways import Part, Way
 from flambeau_runtime.tuning.contest import CpuFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from flambeau_inductor.codegen.contraction import Contraction, Extents
+    from flambeau_inductor.codegen.contraction import Extents
     from flambeau_inductor.ir import LoopKernel
     from flambeau_inductor.lowering.contraction import Product
     from flambeau_inductor.options import InductorOptions
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     from flambeau_runtime.tuning.contest import DeviceFacts
 
 TF32_TOLERANCE = 2e-3
+
+ROW_TILE = 128
+"""Lanes of the tiles in which the model sees rows reduced."""
 
 SPLIT_PARTS = (2, 4, 8, 16, 32)
 MIN_PART = 256
@@ -96,6 +101,7 @@ class TritonWays(ProductWays):
     ) -> None:  # fmt: skip
         super().__init__(schedule, order, options, number, nest, product)
         self.facts = facts
+        self.count = options.max_autotune_candidates
         self.tf32 = (
             self.dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest"
         )
@@ -113,13 +119,51 @@ class TritonWays(ProductWays):
         self, before: Sequence[int], consumer: int | None, fused: Group, kernel: LoopKernel
     ) -> Iterator[Way]:
         """One kernel, those for computed factors, and two for long sums."""
-        count = self.options.max_autotune_candidates
+        count = self.count
         if before:
             yield from self.ways_after(before, consumer, -(-count // 2))
             yield from self.fused_ways(fused, kernel, -(-count // 2))
         else:
             yield from self.fused_ways(fused, kernel, count)
             yield from self.split_ways(consumer)
+
+    def reducer(self, before: Sequence[int]) -> int | None:
+        """The first group that reduces rows in a way that can be cut into tiles."""
+        for number in range(self.number + 1, len(self.schedule.groups)):
+            if self.order.is_joined(number) or not self.order.may_join(self.number, number):
+                continue
+            if self.in_tiles((*before, self.number, number)) is not None:
+                self.count = -(-self.count // 2)  # the others reduce rows in their kernel
+                return number
+        return None
+
+    def row_ways(self, before: Sequence[int], reducer: int) -> Iterator[Way]:
+        """Rows reduced in the tiles of the product's kernel, which has several tilings."""
+        numbers = (*before, self.number, reducer)
+        whole = self.in_tiles(numbers)
+        if whole is None:
+            return
+        known, sizes = {ROW_TILE: whole}, extents_of(whole.kernel)
+        for tiling in candidates(
+            whole.kernel, sizes, self.facts, count=self.count, **self.rounding
+        ):
+            stages = known.get(tiling.rblock) or self.in_tiles(numbers, tiling.rblock)
+            if stages is not None:
+                known[tiling.rblock] = stages
+                groups = replace(stages.first, tiling=tiling), stages.second
+                yield Way(f"reduced rows {tiling}", groups, self.made() | stages.buffers)
+
+    def in_tiles(self, numbers: tuple[int, ...], points: int = ROW_TILE) -> Stages | None:
+        """The product with the first stage of the last of the groups `numbers`, which reduces its
+        rows in tiles of so many points, and the second stage.
+        """
+        internal = self.internal(numbers)
+        reducer = self.schedule.groups[numbers[-1]]
+        rows = row_reductions(reducer, self.result, internal, self.lowered, self.options)
+        if rows is None:
+            return None
+        name = fresh_buffer(self.lowered, self.number)
+        return rows.stages(self.nest, points, name, internal, self.lowered, self.options)
 
     def key(self, kernel: LoopKernel) -> str:
         """How operands are rounded, too."""
@@ -131,10 +175,9 @@ class TritonWays(ProductWays):
 
     def fused_ways(self, group: Group, kernel: LoopKernel, count: int) -> Iterator[Way]:
         """One kernel, in several tilings; a single row or column also as a loop nest of sums."""
-        contraction = contraction_of(kernel)
-        if contraction is None:
+        if contraction_of(kernel) is None:
             return
-        sizes = _extents(contraction, kernel)
+        sizes = extents_of(kernel)
         for tiling in candidates(kernel, sizes, self.facts, count=count, **self.rounding):
             yield Way(str(tiling), (replace(group, tiling=tiling),), self.made())
         if min(sizes.rows, sizes.lanes) == 1:
@@ -150,10 +193,9 @@ class TritonWays(ProductWays):
         self.nest = with_factors
         numbers = (self.number,) if consumer is None else (self.number, consumer)
         kernel = kernel_of(fused, self.internal(numbers), self.schedule, self.options)
-        contraction = contraction_of(kernel)
-        if again != consumer or contraction is None:
+        if again != consumer or contraction_of(kernel) is None:
             return
-        sizes = _extents(contraction, kernel)
+        sizes = extents_of(kernel)
         first = tuple(groups[number] for number in before)
         for tiling in candidates(kernel, sizes, self.facts, count=count, **self.rounding):
             ordered = (*first, replace(fused, tiling=tiling))
@@ -209,7 +251,9 @@ class TritonWays(ProductWays):
         return None
 
 
-def _extents(contraction: Contraction, kernel: LoopKernel) -> Extents:
+def extents_of(kernel: LoopKernel) -> Extents:
     """The sizes of a product, likely ones where they are symbolic."""
+    contraction = contraction_of(kernel)
+    assert contraction is not None
     hints = {symbol.name: value for symbol, value in zip(kernel.sizes, kernel.hints, strict=True)}
     return extents(contraction, kernel.inner, lambda size: evaluate_expr(size, hints))

@@ -5,7 +5,8 @@
     1  one kernel of ours for the product and the nest; 2, ... cut in other ways
 
 A nest joins the product if it is pointwise over the product's points, and nothing has to run
-between them. `gemm.py` lists the ways on a GPU, `gemm_cpp.py` those on a CPU.
+between them; on a GPU the first stage of one that reduces rows does, too (`row_statistics.py`).
+`gemm.py` lists the ways on a GPU, `gemm_cpp.py` those on a CPU.
 """
 
 from __future__ import annotations
@@ -82,6 +83,16 @@ class ProductWays(ABC):
         the group `fused`, which makes `kernel`.
         """
 
+    def reducer(self, before: Sequence[int]) -> int | None:
+        """The group that reduces the product's rows, and whose first stage may join the product."""
+        return None
+
+    def row_ways(self, before: Sequence[int], reducer: int) -> Iterator[Way]:
+        """Kernels for groups `before`, the product and the first stage of its `reducer`, and for
+        the second.
+        """
+        yield from ()
+
     def usual(self, before: Sequence[int], consumer: int | None, extern: Way) -> list[Way]:
         """The ways of libraries: first what runs without tuning."""
         return [extern]
@@ -95,17 +106,25 @@ class ProductWays(ABC):
         groups = self.schedule.groups
         before = self.producers()
         consumer, fused = self.consumer(before)
-        numbers = (*before, self.number) + (() if consumer is None else (consumer,))
+        reducer = self.reducer(before) if consumer is None else None
+        last = tuple(number for number in (consumer, reducer) if number is not None)
+        numbers = (*before, self.number, *last)
         extern = Way(
             " + ".join(self.call.op if n == self.number else label_of(groups[n]) for n in numbers),
             tuple(groups[n] for n in numbers),
         )
-        kernel = kernel_of(fused, self.internal(numbers), self.schedule, self.options)
+        joined = numbers if reducer is None else numbers[:-1]
+        kernel = kernel_of(fused, self.internal(joined), self.schedule, self.options)
+        key = self.key(kernel)
         ways = list(self.ways(before, consumer, fused, kernel))
+        if reducer is not None:
+            key += format_kernel(kernel_of(groups[reducer], set(), self.schedule, self.options))
+            ways = [replace(way, groups=(*way.groups, groups[reducer])) for way in ways]
+            ways += self.row_ways(before, reducer)
         if "ATEN" in gemm_backends(self.options) or not ways:
             ways = [*self.usual(before, consumer, extern), *ways]
         title = self.title(numbers)
-        part = part_of(self.schedule, numbers, title, self.key(kernel), self.tolerance(), ways)
+        part = part_of(self.schedule, numbers, title, key, self.tolerance(), ways)
         if part is not None:
             for number in numbers:
                 if number != self.number:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.ir import tile_points
 from flambeau_inductor.schedule import Schedule
 from flambeau_inductor.scheduler.fusion import Refusal
 from flambeau_inductor.scheduler.memory import plan_memory
@@ -94,6 +95,7 @@ def descend(parts: Sequence[Part], options: InductorOptions, tuner: Tuner) -> No
                     way.buffers,
                 )
                 for near in neighbours(tiled.tiling)  # type: ignore[arg-type]
+                if _reduces_tiles_of(tiled) in (0, getattr(near, "rblock", 0))
             ]
             part.chosen = 0
             asked.append(part)
@@ -101,6 +103,11 @@ def descend(parts: Sequence[Part], options: InductorOptions, tuner: Tuner) -> No
             return
         ask(asked, options, tuner)
         active = [part for part in asked if part.chosen]
+
+
+def _reduces_tiles_of(group: Group) -> int:
+    """The lanes of the tiles that a group reduces, as the group that combines them expects."""
+    return max((tile_points(nest.body) for nest in group.nests), default=0)
 
 
 def changed(

@@ -74,7 +74,8 @@ class Contest:
     without tuning: it is trusted, and the results of others are compared with it.
 
     `key` says all that the times depend on, but for the device and the versions of the tools.
-    `tolerance` bounds the norm of a difference, relative to the norm of the result.
+    `tolerance` bounds the norm of a difference, relative to the norm of the result; of bools and of
+    positions the share that differs.
     """
 
     title: str

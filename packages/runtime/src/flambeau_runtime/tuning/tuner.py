@@ -279,11 +279,11 @@ def wrong(
 
 def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     """The norm of the difference relative to the norm of `theirs`; nan if one has a NaN where the
-    other has none. Of bools, the share that differs.
+    other has none. Of bools and of positions, which are int64, the share that differs.
     """
     if not theirs.numel():
         return 0.0
-    if theirs.dtype is torch.bool:
+    if theirs.dtype in (torch.bool, torch.int64):
         return float((ours != theirs).double().mean())
     ours, theirs = ours.double(), theirs.double()
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())

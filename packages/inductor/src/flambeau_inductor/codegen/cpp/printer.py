@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from flambeau_inductor.ir import ColumnReduce, Integer, Number, Scan, Sort, Statement
+    from flambeau_inductor.ir import (
+        ColumnReduce,
+        Integer,
+        Number,
+        Scan,
+        Sort,
+        Statement,
+        TileReduce,
+    )
 
 OWN_FUNCTIONS = ("exp", "log", "erf")
 """Functions that the prelude has in float32, closer and faster than libmvec's."""
@@ -147,6 +155,9 @@ class CppPrinter:
 
     def reduce_columns(self, statement: ColumnReduce, value: str, dtype: torch.dtype) -> str:
         raise AssertionError("columns are reduced by stores (row_shares)")
+
+    def reduce_tile(self, statement: TileReduce, value: str, dtype: torch.dtype) -> str:
+        raise AssertionError("tiles are reduced on a GPU")
 
     def scan(self, statement: Scan, value: str, dtype: torch.dtype) -> str:
         step, result = take(statement, value, self.carry_index)

@@ -45,6 +45,7 @@ from flambeau_inductor.codegen.triton.vector_rows import (
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, integer_text
 from flambeau_inductor.ir import (
     SHARE,
+    TILE,
     CheckIndex,
     Constant,
     IndexValue,
@@ -55,6 +56,7 @@ from flambeau_inductor.ir import (
     inner_names,
     operands,
     scan_direction,
+    tile_points,
 )
 from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
@@ -544,6 +546,8 @@ class KernelWriter(SourceWriter):
             return True
         extents = {axis.symbol: axis.size - 1 for axis in (*self.kernel.outer, *self.kernel.inner)}
         extents[SHARE] = self.kernel.shares - 1
+        if points := tile_points(self.kernel.body):
+            extents[TILE] = (self.kernel.outer[-1].size - 1) // points
         largest = int(self.outer_points) + self.tiling.xblock
         for statement in self.kernel.body:
             index = getattr(statement, "index", None)
@@ -573,7 +577,7 @@ def free(size: Integer) -> set[sympy.Symbol]:
 def indirect_names(kernel: LoopKernel) -> set[str]:
     """The values that index expressions name."""
     known = {axis.symbol.name for axis in (*kernel.outer, *kernel.inner)}
-    known |= {SHARE.name, *(symbol.name for symbol in kernel.sizes)}
+    known |= {SHARE.name, TILE.name, *(symbol.name for symbol in kernel.sizes)}
     indices = [index for s in kernel.body if (index := index_of(s)) is not None]
     return set().union(*map(free_names, indices)) - known
 

@@ -10,12 +10,14 @@
 Operands and epilogue are printed by `kernel.KernelWriter`, as those of any kernel: a tile has rows
 and lanes, which are here rows and inner axes, inner axes and lanes, rows and lanes. Tiles are
 numbered in groups of `height` rows of tiles: programs that run at one time then share operands in
-the L2 cache.
+the L2 cache. A TileReduce of the epilogue reduces a tile over its lanes; the programs of other
+tiles of the row store their partial results beside.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +25,7 @@ import torch
 from flambeau_inductor.codegen.contraction import FLOAT8_OPERANDS, contraction_of
 from flambeau_inductor.codegen.float8 import FLOAT8
 from flambeau_inductor.codegen.packed_operand import unpack
+from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.grouped_rows import (
     place_in_group,
     tile_count,
@@ -42,7 +45,7 @@ from flambeau_inductor.codegen.triton.operand_tiles import (
 from flambeau_inductor.codegen.triton.ops import TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_inductor.indexing.expressions import integer_text
-from flambeau_inductor.ir import Constant, defined_name
+from flambeau_inductor.ir import TILE, Constant, defined_name, tile_points
 from flambeau_inductor.scalar_ops import Replay
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.codegen.contraction import Operand
     from flambeau_inductor.codegen.triton.matmul_tiling import Description, MatmulTiling
-    from flambeau_inductor.ir import Integer, Load, LoopKernel
+    from flambeau_inductor.ir import Integer, Load, LoopKernel, TileReduce
     from flambeau_inductor.lowering.row_groups import RowGroups
 
 PRECISE_STEP = 128
@@ -108,6 +111,9 @@ class _MatmulWriter(KernelWriter):
         contraction = contraction_of(kernel)
         if contraction is None:
             raise ValueError(f"no matrix product: {name}")
+        self.reduces_tiles = bool(points := tile_points(kernel.body))
+        if points not in (0, tiling.rblock) or (points and contraction.lanes != kernel.outer[-1:]):
+            raise ValueError(f"{name} reduces tiles of {points} lanes, not of {tiling.rblock}")
         self.matmul = tiling
         self.contraction = contraction
         self.inner_axes = kernel.inner
@@ -158,6 +164,8 @@ class _MatmulWriter(KernelWriter):
         cut = {"xmask"} if self.contraction.groups is not None else set()
         masks = [name for points, block, name in sides if not divides(block, points) or name in cut]
         shape = "[XBLOCK, RBLOCK]"
+        if TILE in index.free_symbols:
+            shape, masks = "[XBLOCK, 1]", [name for name in masks if name == "xmask"]
         if buffer not in self.stores:
             self.store_tile(buffer, index, value, shape, masks, mode, mask)
             return
@@ -168,6 +176,15 @@ class _MatmulWriter(KernelWriter):
         self.line("else:")
         with self.indented():
             self.store_tile(buffer, index, value, shape, masks, mode, mask)
+
+    def reduce_tile(self, statement: TileReduce, value: str, dtype: torch.dtype) -> str:
+        """A TileReduce: reduce the tile's lanes."""
+        fits = divides(self.matmul.rblock, self.lane_points)
+        length = "RBLOCK"
+        if not fits:
+            length = f"tl.minimum({integer_text(self.lane_points)} - {TILE} * RBLOCK, RBLOCK)"
+        row = replace(self.row(), fits=fits, length=length, known={})
+        return reductions.reduce_row(row, statement.kind, value, dtype, statement.name)
 
     # The function
 
@@ -276,6 +293,8 @@ class _MatmulWriter(KernelWriter):
         self.line(f"row = band + {place} % ({height} * ({across})) % tall")
         self.line(f"lane = {place} % ({height} * ({across})) // tall")
         wide = ".to(tl.int64)" if self.wide else ""
+        if self.reduces_tiles:
+            self.line(f"{TILE} = tl.full([1, 1], lane, tl.int32){wide}")
         if contraction.groups is None:
             self.line(f"xindex = (row{wide} * XBLOCK + tl.arange(0, XBLOCK))[:, None]")
         else:

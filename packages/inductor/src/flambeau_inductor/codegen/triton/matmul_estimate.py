@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.ir import Compute
+from flambeau_inductor.ir import Compute, TileReduce
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ POINT_COST = 10
 COST_SCALE = 1.0
 """Instructions for one unit of a scalar operator's cost."""
 
+REDUCE_COSTS = {"sum_exp": 14, "squared_deviations": 5, "argmax": 6, "argmin": 6}
+"""Instructions for a point of a tile that is reduced; 2 for those of other kinds."""
+
 RESERVED = 4096
 """Bytes of shared memory that a program needs besides its tiles: barriers, layout changes."""
 
@@ -70,7 +73,8 @@ class Work:
 def epilogue_cost(epilogue: Body) -> float:
     """Instructions for one point of the result."""
     costs = (SCALAR_OPS[each.op].cost for each in epilogue if isinstance(each, Compute))
-    return POINT_COST + COST_SCALE * sum(costs)
+    reduces = (REDUCE_COSTS.get(s.kind, 2) for s in epilogue if isinstance(s, TileReduce))
+    return POINT_COST + COST_SCALE * sum(costs) + sum(reduces)
 
 
 def stage_bytes(tiling: MatmulTiling, itemsize: int) -> int:

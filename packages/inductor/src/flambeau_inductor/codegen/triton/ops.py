@@ -22,7 +22,7 @@ from flambeau_inductor.scalar_ops import install
 if TYPE_CHECKING:
     import sympy
 
-    from flambeau_inductor.ir import Integer, Number, Scan, Sort, Statement
+    from flambeau_inductor.ir import Integer, Number, Scan, Sort, Statement, TileReduce
 
 TRITON_TYPES = {
     torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16",
@@ -204,6 +204,10 @@ class TritonOps:
     def reduce_columns(self, statement: ColumnReduce, value: str, dtype: torch.dtype) -> str:
         self.writer.reduce_columns(statement, value, dtype)
         return f"{statement.name}_tile"
+
+    def reduce_tile(self, statement: TileReduce, value: str, dtype: torch.dtype) -> str:
+        text: str = self.writer.reduce_tile(statement, value, dtype)
+        return text
 
     def scan(self, statement: Scan, value: str, dtype: torch.dtype) -> str:
         return scan_tile(self.writer, statement, value, dtype)
