@@ -28,6 +28,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.wrapper_subclasses import (
     Context,
     SubclassSpec,
+    holds_tensors,
     is_wrapper_subclass,
     leaves_of,
     parts_of,
@@ -65,6 +66,9 @@ def wrapper_input(
     """The wrapper over fakes for a real one, and its Input; its inner tensors are inputs, too."""
     names, context, inner = parts_of(real)
     context = Context(_copied(context.given), context.objects)
+    if holds_tensors(context):
+        detail = f"{source.text()} is a {type(real).__name__} whose context holds tensors"
+        raise GraphBreak("tensor-subclass", detail)
     guard = SameWrapper(real, names, context)
     if not guard(real):
         detail = f"{source.text()} is a {type(real).__name__} whose context cannot be compared"
