@@ -51,7 +51,7 @@ def _same(ours: Any, theirs: Any, where: str) -> None:
             ours, theirs = ours.to_local(), theirs.to_local()
         assert ours.shape == theirs.shape, where
         assert not theirs.numel() or ours.stride() == theirs.stride(), where
-        torch.testing.assert_close(ours, theirs, equal_nan=True, msg=lambda text: f"{where}: {text}")
+        torch.testing.assert_close(ours, theirs, equal_nan=True, msg=lambda text: where + text)
     else:
         assert ours == theirs, where
 
@@ -142,9 +142,13 @@ def _check_placements(plane: Any) -> None:
     whole = [Replicate(), Replicate()]
     compare(reduced, lambda call: (_distributed(plane, whole, 3, 5),))
     split = [Replicate(), Shard(0)]
-    compare(product, lambda call: (_distributed(plane, rows, 7, 5), _distributed(plane, split, 5, 3)))
+    compare(
+        product, lambda call: (_distributed(plane, rows, 7, 5), _distributed(plane, split, 5, 3))
+    )
     compare(by_name, lambda call: (torch.randn(3, 2, requires_grad=True),))
-    compare(mapped, lambda call: (_distributed(plane, left, 6, 8), _distributed(plane, split, 8, 3)))
+    compare(
+        mapped, lambda call: (_distributed(plane, left, 6, 8), _distributed(plane, split, 8, 3))
+    )
     compare(
         written, lambda call: tuple(_distributed(plane, left, 5, 3, grad=False) for _ in range(2))
     )

@@ -84,9 +84,7 @@ def _are_counters(scales: Any) -> bool:
 
 
 def _is_on_cpu(tensor: Any, ndim: int) -> bool:
-    return (
-        isinstance(tensor, torch.Tensor) and tensor.ndim == ndim and tensor.device.type == "cpu"
-    )
+    return isinstance(tensor, torch.Tensor) and tensor.ndim == ndim and tensor.device.type == "cpu"
 
 
 for _name, _combine in _ADDING_PRODUCTS.items():

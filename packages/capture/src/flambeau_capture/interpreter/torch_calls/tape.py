@@ -45,10 +45,10 @@ from flambeau_prims import error_texts
 from flambeau_prims.concrete_sizes import with_concrete_sizes
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.sharding import masks_of, release_fake_masks
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.unsupported import DataDependent, OutArgument, Unsupported
 from flambeau_prims.view_chains import shortened
-from flambeau_prims.sharding import masks_of, release_fake_masks
 from flambeau_prims.wrapper_subclasses import (
     SubclassSpec,
     is_opaque_type,
