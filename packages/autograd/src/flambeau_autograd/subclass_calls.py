@@ -8,7 +8,7 @@ Both ends are differentiable (`_TakenApart`, `_PutTogether`) where the arguments
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -25,6 +25,7 @@ from flambeau_prims.wrapper_subclasses import (
     SubclassSpec,
     is_wrapper_subclass,
     leaves_of,
+    map_sizes,
     parts_of,
     rebuilt,
     same_context,
@@ -365,7 +366,8 @@ class _PutTogether(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        ctx.expected, ctx.source = planned.tangent, source
+        assert planned.tangent is not None
+        ctx.expected, ctx.source = _with_numbers(planned.tangent, number), source
         leaves = tensors[: len(planned.spec.leaves)]
         parts = [leaf.detach() if leaf.requires_grad else leaf for leaf in leaves]
         made = rebuilt(planned.spec, iter(parts), number)
@@ -383,6 +385,17 @@ class _PutTogether(torch.autograd.Function):
             else:
                 inputs = rerun.gradients(output, tangent, expected)
         return (None, None, None, *leaves, *inputs)
+
+
+def _with_numbers(spec: SubclassSpec, number: Callable[[Expr], int]) -> SubclassSpec:
+    """A spec whose contexts say the sizes of a call."""
+    if not spec.sizes:
+        return spec
+    inner = [
+        _with_numbers(part, number) if isinstance(part, SubclassSpec) else part
+        for part in spec.inner
+    ]
+    return replace(spec, context=map_sizes(spec.context, number), inner=tuple(inner))
 
 
 def _leaves_like(tensor: torch.Tensor, spec: SubclassSpec) -> Iterator[torch.Tensor | None]:

@@ -41,6 +41,7 @@ from flambeau_autograd.subclass_calls import (
     take_apart,
 )
 from flambeau_autograd.wrapper_tangents import Program
+from flambeau_prims.sharding import masks_of, release_fake_masks
 from flambeau_prims.unsupported import Unsupported
 from flambeau_prims.wrapper_subclasses import (
     SubclassSpec,
@@ -87,12 +88,15 @@ def compile_plain_graph(
     border = Border.of(gm, example_inputs)
     for _ in range(_ATTEMPTS):
         flat, _ = take_apart(border, example_inputs)
-        plain = _plain_graph(gm, border)
+        note = _NoteMasks()
+        plain = _plain_graph(gm, border, note)
         try:
             compiled = compile_plain(plain, flat)
         except _OtherGradient as error:
             border.arguments[error.position].gradient = error.spec
             continue
+        finally:
+            release_fake_masks(note.buffers)
         aligned = border.aligned(plain.meta["aligned_inputs"])
         gm.meta.update({**plain.meta, **gm.meta, "aligned_inputs": aligned})
         reruns = gm.meta.setdefault("eager_derivatives", [])
@@ -122,7 +126,7 @@ class _PlainGraph(fx.GraphModule):
         return None
 
 
-def _plain_graph(gm: fx.GraphModule, border: Border) -> fx.GraphModule:
+def _plain_graph(gm: fx.GraphModule, border: Border, note: _NoteMasks) -> fx.GraphModule:
     """The graph of plain tensors, which starts with `enter`s and ends with `leave`."""
     graph, root = fx.Graph(), torch.nn.Module()
     made: dict[fx.Node, fx.Node] = {}
@@ -155,10 +159,25 @@ def _plain_graph(gm: fx.GraphModule, border: Border) -> fx.GraphModule:
             graph.output(graph.call_function(leave, (results,)))
         elif node.op != "placeholder":
             made[node] = graph.node_copy(node, made.__getitem__)
+            spec = node.meta.get("spec")
+            if isinstance(spec, SubclassSpec) and masks_of(spec.context.given):
+                graph.call_function(note, (made[node],))
     plain = _PlainGraph(root, graph)
     plain.meta.update(gm.meta)
     plain.meta["takes_wrappers_apart"] = True
     return plain
+
+
+class _NoteMasks:
+    """Collects the buffers that calls leave masks in."""
+
+    __name__ = "note_masks"
+
+    def __init__(self) -> None:
+        self.buffers: list[Any] = []
+
+    def __call__(self, result: torch.Tensor) -> None:
+        self.buffers += masks_of(result)
 
 
 class _Enter:
@@ -246,10 +265,14 @@ class _Leave:
             elif id(out) in given:
                 plan.append(Given(given[id(out)].position))
             elif out._is_view() and id(out._base) in given:
+                if _is_one_of_several(out):
+                    raise SubclassGraph("a result is one of several views that one call takes")
                 plan.append(ViewOf(given[id(out._base)].position, out))
             elif id(out) in numbers:
                 plan.append(plan[numbers[id(out)]])
             else:
+                if masks_of(out):
+                    raise SubclassGraph("a result waits for a reduction that needs a mask")
                 numbers[id(out)] = len(plan)
                 leaves = self._leaves(out)
                 plan.append(Made(spec_of_wrapper(out), len(flat), _tangent_of(out)))
@@ -274,6 +297,19 @@ class _Leave:
             raise SubclassGraph(f"a result that requires grad has integer leaves only: {out!r}")
         parts = iter(_Leaving.apply(_tangent_of(out), out))
         return [next(parts) if is_differentiable(leaf) else leaf for leaf in leaves]
+
+
+def _is_one_of_several(view: torch.Tensor) -> bool:
+    """Whether the gradient of a view's base needs those of other views, too (`unbind`): a view that
+    is taken alone has none for them, and classes of wrappers may refuse that.
+    """
+    assert view._base is not None
+    node, end = view.grad_fn, view._base.grad_fn
+    while node is not None and node is not end:
+        if len(node._input_metadata) > 1:
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
 
 
 def _tangent_of(out: torch.Tensor) -> SubclassSpec | None:

@@ -247,6 +247,18 @@ def map_symints(value: Any, size: Callable[[Any], Any]) -> Any:
     return _mapped(value, torch.SymInt, size)
 
 
+def holds_tensors(context: Context) -> bool:
+    """Whether a context mentions tensors, which are no inner ones."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    _mapped(context.given, torch.Tensor, note)
+    return bool(found)
+
+
 def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     """A value in whose tuples, lists, dicts and dataclasses items of a kind are replaced; what
     holds none is the same object.

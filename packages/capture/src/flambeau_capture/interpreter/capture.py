@@ -200,6 +200,7 @@ def interpret(attempt: Attempt) -> Outcome:
         machine.speculation.detach(env)
         if env is not None:
             env.refuse = None
+        machine.tape.release_fake_masks()
         machine.dissolve()
 
 

@@ -271,14 +271,16 @@ def _declare_placements() -> None:
         for query in ("is_shard", "is_replicate", "is_partial"):
             if query in members:
                 function = members[query].__func__
-                substitute_for(function)(_of_placement(function))
+                substitute_for(function)(_of_constant(function))
         for field in ("dim", "split_factor", "reduce_op"):
             if type(members.get(field)) is property:
                 function = members[field].fget
-                substitute_for(function.__func__)(_of_placement(function))
+                substitute_for(function.__func__)(_of_constant(function))
 
 
-def _of_placement(function: Any) -> Substitute:
+def _of_constant(function: Any) -> Substitute:
+    """The method of a constant, under a guard that an object is equal to it."""
+
     def answer(machine: Machine, args: Any, kwargs: Any) -> Any:
         source = machine.objects.source_of(args[0])
         if source is not None:
@@ -287,6 +289,19 @@ def _of_placement(function: Any) -> Substitute:
         return function(*args, **kwargs)
 
     return answer
+
+
+def _declare_meshes() -> None:
+    """A part of a mesh is a constant, too; taking it computes on tensors that no program sees."""
+    mesh: Any = dist.device_mesh.DeviceMesh
+    part = _of_constant(mesh.__getitem__)
+
+    def answer(machine: Machine, args: Any, kwargs: Any) -> Any:
+        machine.depend_on_state("process_groups")
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            return part(machine, args, kwargs)
+
+    substitute_for(mesh.__getitem__)(answer)
 
 
 def breaking_contexts() -> dict[int, Callable[..., Any]]:
@@ -303,5 +318,6 @@ def _leave_eager(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any
 
 if dist.is_available():
     _declare()
+    _declare_meshes()
     if hasattr(torch._C, "_distributed"):
         _declare_placements()

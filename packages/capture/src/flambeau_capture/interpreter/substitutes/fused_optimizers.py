@@ -8,8 +8,11 @@ tensor.
 
     torch._foreach_addcdiv_(params, means, norms, [t0, t1])
     ->  torch._foreach_addcdiv_(params, means, norms, torch.stack([t0, t1]))
+    ->  torch._foreach_add_(params, torch._foreach_div([means[0] * t0, means[1] * t1], norms))
+                                                                for wrapper subclasses
 
-torch.optim computes on step counters as tensors while `is_compiling()` is true.
+torch.optim computes on step counters as tensors while `is_compiling()` is true. Classes of wrappers
+(DTensor) answer these operators for lists of numbers only.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_prims.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -47,25 +51,43 @@ for _name in _STEPS:
         substitute_for(_function)(_step(_function))
 
 
-_ADDING_PRODUCTS = ("_foreach_addcmul", "_foreach_addcdiv")
+_ADDING_PRODUCTS = {
+    "_foreach_addcmul": torch._foreach_mul,
+    "_foreach_addcdiv": torch._foreach_div,
+}
 
 
-def _scaled(function: Any) -> Substitute:
+def _scaled(function: Any, add: Any, combine: Any) -> Substitute:
     def add_products(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = machine.tape.call_function
         scales: Any = args[3] if len(args) > 3 else kwargs.get("scalars")
-        listed = type(scales) in (list, tuple) and len(scales) > 0
-        if listed and machine.observed_is_compiling and all(map(_is_counter, scales)):
-            stacked = machine.tape.call_function(torch.stack, (scales,))
-            args, kwargs = (*args[:3], stacked), {}
-        return machine.tape.call_function(function, args, kwargs)
+        if not (machine.observed_is_compiling and _are_counters(scales)):
+            return call(function, args, kwargs)
+        targets, first, second = args[:3]
+        if not any(is_wrapper_subclass(type(target)) for target in targets):
+            if not isinstance(scales, torch.Tensor):
+                scales = call(torch.stack, (scales,))
+            return call(function, (targets, first, second, scales))
+        if isinstance(scales, torch.Tensor):
+            scales = call(torch.unbind, (scales,))
+        scaled = [call(torch.mul, pair) for pair in zip(first, scales, strict=True)]
+        return call(add, (targets, call(combine, (scaled, second))))
 
     return add_products
 
 
-def _is_counter(scale: Any) -> bool:
-    return isinstance(scale, torch.Tensor) and not scale.ndim and scale.device.type == "cpu"
+def _are_counters(scales: Any) -> bool:
+    """Whether numbers are tensors: each one, or all in one."""
+    if type(scales) in (list, tuple):
+        return len(scales) > 0 and all(_is_on_cpu(scale, 0) for scale in scales)
+    return _is_on_cpu(scales, 1)
 
 
-for _name in _ADDING_PRODUCTS:
-    for _function in (getattr(torch, _name), getattr(torch, f"{_name}_")):
-        substitute_for(_function)(_scaled(_function))
+def _is_on_cpu(tensor: Any, ndim: int) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.ndim == ndim and tensor.device.type == "cpu"
+
+
+for _name, _combine in _ADDING_PRODUCTS.items():
+    for _end in ("", "_"):
+        _function, _add = getattr(torch, _name + _end), getattr(torch, f"_foreach_add{_end}")
+        substitute_for(_function)(_scaled(_function, _add, _combine))

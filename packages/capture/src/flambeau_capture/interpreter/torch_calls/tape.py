@@ -45,6 +45,7 @@ from flambeau_prims import error_texts
 from flambeau_prims.concrete_sizes import with_concrete_sizes
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.sharding import masks_of, release_fake_masks
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.unsupported import DataDependent, OutArgument, Unsupported
 from flambeau_prims.view_chains import shortened
@@ -211,6 +212,13 @@ class Tape(Inputs):
             if value not in results:
                 del self._values[key]
                 self.subgraph_inputs[key] = (fake, what)
+
+    def release_fake_masks(self) -> None:
+        """Empty what calls on DTensors have left in plans that eager calls share."""
+        held = (*self._values.values(), *self.subgraph_inputs.values())
+        for tensor, _ in held:
+            if type(tensor) is not FakeTensor:
+                release_fake_masks(masks_of(tensor))
 
     def fakes_of(self, values: Iterable[Any]) -> list[Any]:
         """Graph values and sizes as the arguments of a call."""

@@ -28,6 +28,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.wrapper_subclasses import (
     Context,
     SubclassSpec,
+    holds_tensors,
     is_wrapper_subclass,
     leaves_of,
     parts_of,
@@ -65,6 +66,9 @@ def wrapper_input(
     """The wrapper over fakes for a real one, and its Input; its inner tensors are inputs, too."""
     names, context, inner = parts_of(real)
     context = Context(_copied(context.given), context.objects)
+    if holds_tensors(context):
+        detail = f"{source.text()} is a {type(real).__name__} whose context holds tensors"
+        raise GraphBreak("tensor-subclass", detail)
     guard = SameWrapper(real, names, context)
     if not guard(real):
         detail = f"{source.text()} is a {type(real).__name__} whose context cannot be compared"
@@ -107,12 +111,25 @@ def _geometry(real: torch.Tensor, fakes: list[Any]) -> tuple[tuple[Any, ...], tu
     for leaf in (leaf for fake in fakes for leaf in leaves_of(fake)):
         for dim, size in enumerate(leaf.spec.shape):  # type: ignore[attr-defined]
             known.setdefault((dim, size), size)  # a constant in the same dim
-    sizes = {dim: known.get((dim, size), known.get(size)) for dim, size in enumerate(shape)}
+    sizes = {
+        dim: known.get((dim, size), known.get(size, _multiple(fakes, dim, size)))
+        for dim, size in enumerate(shape)
+    }
     dims = {dim: size for dim, size in sizes.items() if isinstance(size, Expr)}
     if not dims:
         return shape, stride
     spec = symbolic_spec(real, dims)
     return spec.shape, spec.stride
+
+
+def _multiple(fakes: list[Any], dim: int, size: int) -> Size | None:
+    """A size that is split evenly, by the size of a part."""
+    for leaf in (leaf for fake in fakes for leaf in leaves_of(fake)):
+        if dim < leaf.dim():
+            part = leaf.spec.shape[dim]  # type: ignore[attr-defined]
+            if isinstance(part, Expr) and part.hint and size % part.hint == 0:
+                return part * (size // part.hint)
+    return None
 
 
 def _symbols(fakes: list[Any]) -> dict[Expr, tuple[int, int]]:
