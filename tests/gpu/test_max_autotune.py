@@ -183,8 +183,9 @@ def test_nearest_entries_without_measuring() -> None:
     x, codes = torch.randn(16384, 64, **BF16), torch.randn(8192, 64, **BF16)
     torch.cuda.reset_peak_memory_stats()
     compiled = flambeau.compile(function)
-    ours = compiled(x, codes)
-    assert (ours != function(x, codes)).double().mean() < 0.01
+    exact = function(x.double(), codes.double())
+    wrong = [(each(x, codes) != exact).double().mean() for each in (compiled, function)]
+    assert wrong[0] <= wrong[1], "distances are rounded to bfloat16 less often than by eager"
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

@@ -250,7 +250,11 @@ class _Parts:
             partial = I64 if kind.startswith("arg") else dtype
             self.params.append(Param(f"b{len(self.params)}", partial, "write"))
             self.buffers.append(torch.zeros(rows * tiles, dtype=partial))
-            result = self.builder.reduce_tile(kind, value, partial, points)
+            factor = value
+            if kind == "prod":  # of numbers that are not about 0: these have no exact digit
+                factor = self.builder.pointwise("abs", value)
+                factor = self.builder.pointwise("add", factor, self.builder.constant(1.0, dtype))
+            result = self.builder.reduce_tile(kind, factor, partial, points)
             self.builder.store(self.params[-1].name, row * tiles + TILE, result)
 
     def looked_up(self, m: int, k: int) -> str:
