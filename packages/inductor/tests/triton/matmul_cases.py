@@ -156,14 +156,13 @@ def matmul(
         wide = builder.cast(left, F32)
         wide = builder.pointwise("reciprocal", builder.pointwise("exp", wide))
         left = builder.compute("cast", (builder.pointwise("add", wide, wide),), dtype)
-        scale = builder.cast(load("n", I8), F32)
-        right = builder.compute(
-            "cast", (builder.pointwise("mul", builder.cast(right, F32), scale),), dtype
+        scaled = builder.pointwise(
+            "mul", builder.cast(right, F32), builder.cast(load("n", I8), F32)
         )
+        right = builder.compute("cast", (scaled,), dtype)
     factors = [builder.compute("cast", (x,), total) if dtype is not total else x
                for x in (left, right)]  # fmt: skip
     value = builder.reduce("sum", builder.pointwise("mul", *factors), total)
-    result = total if dtype.itemsize == 1 else dtype
     if epilogue == "bias_gelu":
         value = builder.pointwise("add", value, builder.cast(load("n", dtype), F32))
         value = builder.pointwise("mul", value, builder.pointwise("erf", value))
@@ -180,7 +179,7 @@ def matmul(
         zero = builder.constant(0.0, F32)
         value = builder.pointwise("maximum", value, zero)
         value = builder.pointwise("mul", value, load("m", F32))
-    store(value, result)
+    store(value, total if dtype.itemsize == 1 else dtype)
     outer = tuple(Axis(at[name], extents[name]) for name in names)
     kernel = LoopKernel(
         "cuda", tuple(params), (symbol("k0"),) if dynamic else (), outer,
