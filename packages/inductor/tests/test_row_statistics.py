@@ -283,6 +283,20 @@ def test_what_cannot_be_cut() -> None:
     assert ours.shape == (ROWS, LENGTH)
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_one_element_that_is_read_behind(beside: bool) -> None:
+    """The product is written for it, whoever reads it."""
+    on, value, exact = product(ROWS, LENGTH, DEPTH)
+    b = on.builder
+    first = b.reshape(b.slice(value, 1, 0, 1, 1), (ROWS,))
+    top = b.amax(value, (1,))
+    outputs = [top, b.tanh(first)] if beside else [b.sub(top, first)]
+    after, _ = on.run(outputs, StandIn("reduced rows"))
+    expected = [exact.amax(1), exact[:, 0].tanh()] if beside else [exact.amax(1) - exact[:, 0]]
+    for ours, theirs in zip(after, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "is_joined"),
     [

@@ -55,12 +55,14 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Size
 
 PARTIAL_KINDS: dict[str, tuple[str, ...]] = {
-    "argmax": ("max", "argmax"),
-    "argmin": ("min", "argmin"),
+    "argmax": ("argmax", "max"),
+    "argmin": ("argmin", "min"),
     "sum_exp": ("max", "sum_exp"),
     "squared_deviations": ("sum", "squared_deviations"),
 }
-"""The reductions of a tile that combine to one of a row, where that needs several."""
+"""The reductions of a tile that combine to one of a row, where that needs several, in an order in
+which a code generator can make one of both.
+"""
 
 
 @dataclass(frozen=True)
@@ -215,9 +217,11 @@ def row_reductions(
         reads = {*operands(statement), *_names_in_index(statement)}
         if isinstance(statement, CheckIndex):
             checked.add(statement.value)
-        cannot_wait = isinstance(statement, Reduce) or is_inner(statement, names)
-        if cannot_wait and (reads & late or reads & checked):
+        in_first = isinstance(statement, Reduce) or is_inner(statement, names)
+        if in_first and not reads.isdisjoint(late | checked):
             return None
+        if not in_first and getattr(statement, "buffer", None) == result:
+            return None  # the second stage would read what need not be written
     buffer = lowered.buffers[result]
     rows = _rows_of(buffer.spec, numel(group.outer), lowered)
     size = inner[0].size
@@ -328,10 +332,10 @@ class _Combiner:
         """The result of a row."""
         kinds = PARTIAL_KINDS.get(reduce.kind, (reduce.kind,))
         if not self.has_inner:
-            return self.load(kinds[-1], reduce, sympy.S.Zero)
+            return self.load(reduce.kind, reduce, sympy.S.Zero)
         if reduce.kind.startswith("arg"):
             # The first tile that has the extreme has it first.
-            extreme, position = kinds
+            position, extreme = kinds
             first = self.load(extreme, reduce, self.tile.symbol)
             tile = self.builder.reduce(reduce.kind, first, torch.int64)
             return self.load(position, reduce, symbol(tile))

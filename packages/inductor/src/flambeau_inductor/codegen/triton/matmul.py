@@ -183,8 +183,8 @@ class _MatmulWriter(KernelWriter):
         length = "RBLOCK"
         if not fits:
             length = f"tl.minimum({integer_text(self.lane_points)} - {TILE} * RBLOCK, RBLOCK)"
-        row = replace(self.row(), fits=fits, length=length, known={})
-        return reductions.reduce_row(row, statement.kind, value, dtype, statement.name)
+        row = replace(self.row(), fits=fits, length=length)
+        return reductions.reduce_row(row, statement.kind, value, dtype, f"{statement.name}_row")
 
     # The function
 

@@ -84,7 +84,10 @@ def reduce_row(row: RowContext, kind: str, value: str, dtype: torch.dtype, name:
         return reduce_tile(row, "sum", row.inside(f"{name}_weights", zero), dtype)
     if kind in POSITIONS:
         masked = row.inside(full, identity(kind, dtype))
-        return reduce_positions(row, kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
+        places = "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])"
+        row.line(f"{name}_most, {name}_at = {first_extremes(row, kind, masked, places)}")
+        row.known.setdefault((kind.removeprefix("arg"), value), f"{name}_most[:, None]")
+        return f"{name}_at[:, None].to(tl.int64)"
     return _reduced_once(row, kind, value, dtype, name)
 
 
@@ -113,14 +116,10 @@ def reduce_tile(row: RowContext, kind: str, tile: str, dtype: torch.dtype) -> st
     return f"tl.{kind}({tile}, 1)[:, None]"
 
 
-def reduce_positions(row: RowContext, kind: str, values: str, positions: str) -> str:
-    """The position of the first extreme value of each row."""
-    rule = row.helper(_position_rule(kind))
-    return f"tl.reduce(({values}, {positions}), 1, {rule})[1][:, None].to(tl.int64)"
-
-
-def _position_rule(kind: str) -> str:
-    return "first_largest" if kind == "argmax" else "first_smallest"
+def first_extremes(row: RowContext, kind: str, values: str, positions: str) -> str:
+    """The first extreme value of each row, and its position."""
+    rule = row.helper("first_largest" if kind == "argmax" else "first_smallest")
+    return f"tl.reduce(({values}, {positions}), 1, {rule})"
 
 
 def _sum_of_weighted(row: RowContext, top: str, sums: str, dtype: torch.dtype, name: str) -> str:
@@ -228,7 +227,7 @@ def finish(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> str:
     name, kind = reduce.name, reduce.kind
     running = f"{name}_tile"
     if kind in POSITIONS:
-        return reduce_positions(row, kind, running, f"{name}_at")
+        return f"{first_extremes(row, kind, running, f'{name}_at')}[1][:, None].to(tl.int64)"
     if kind == "sum_exp":
         return _sum_of_weighted(row, f"{name}_top", running, dtype, f"{name}_all")
     if kind == "squared_deviations":
