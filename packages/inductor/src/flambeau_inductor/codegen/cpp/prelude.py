@@ -529,13 +529,15 @@ static void sort_row(const T *row, int64_t count, sort_key<T> *keys, int32_t *or
 }
 """,
     "bfloat16": """\
+// NaN becomes the one with all bits, as in eager's vectors: a mask, since GCC joins selections with
+// those before them, and narrows each.
 INLINE float from_bfloat16(uint16_t bits) {
   return __builtin_bit_cast(float, (uint32_t)bits << 16);
 }
 INLINE uint16_t to_bfloat16(float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  return (uint16_t)(x != x ? 0x7fc0 : rounded);
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x), nan = -(uint32_t)(x != x);
+  const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
+  return (uint16_t)((rounded | nan) >> 16);
 }
 """,
     "float16": """\
