@@ -67,7 +67,8 @@ def repeated(dtype=F32) -> LoopKernel:
 KERNELS = {
     **{f"stacked{parts}": stacked(parts) for parts in (2, 3, 4, 5)},
     "doubles": stacked(2, F64), "shorts": stacked(2, I16), "bytes": stacked(4, I8),
-    "biased3": biased(3), "biased2": biased(2), "repeated": repeated(), "repeated_bytes": repeated(I8),
+    "biased3": biased(3), "biased2": biased(2), "repeated": repeated(),
+    "repeated_bytes": repeated(I8),
 }  # fmt: skip
 
 

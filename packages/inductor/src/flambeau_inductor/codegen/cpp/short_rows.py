@@ -53,8 +53,7 @@ def _short_axis(kernel: LoopKernel) -> Axis | None:
             continue
         rows = (
             any(
-                stride_along(store.index, axis) == short.size
-                and hinted_size(axis, kernel) >= LEAST
+                stride_along(store.index, axis) == short.size and hinted_size(axis, kernel) >= LEAST
                 for axis in kernel.outer
             )
             for store in stores

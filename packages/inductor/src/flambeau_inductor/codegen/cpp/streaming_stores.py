@@ -170,10 +170,9 @@ def write_lines(
             with writer.loop(vector.symbol.name, "line", "line_end"):
                 writer.statements(inside)
             for buffer, stores in stored.items():
-                count = f"{len(stores)} * (line_end - line)" if len(stores) > 1 else "line_end - line"
-                writer.line(
-                    f"stream_line({buffer}_line, {buffer}_to, {count}, {buffer}_streams);"
-                )
+                count = "line_end - line"
+                count = f"{len(stores)} * ({count})" if len(stores) > 1 else count
+                writer.line(f"stream_line({buffer}_line, {buffer}_to, {count}, {buffer}_streams);")
     with writer.block("else"):
         writer.simd()
         with writer.loop(vector.symbol.name, begin, end):
