@@ -196,7 +196,8 @@ def test_sums_of_floats_in_double(level, reverse):
     described = params((F32, "read"), (F64, "write"), (F32, "write"))
     kernel = LoopKernel("cpu", described, (), axes((I0, 7)), axes((R0, 523)), body)
     library = Library({"k": kernel}, dataclasses.replace(run_cpp.OPTIONS, isa=level))
-    assert library.text.count("scan_sum<") == 2
+    assert library.text.count("scan_sum<") == 2 and library.text.count("(v0_block, ") == 2
+    assert "v1_block" not in library.text
     x = torch.randn(7, 523)
     x[1, 100], x[1, 300], x[2, 257], x[3] = float("inf"), -float("inf"), float("nan"), 1e30
     wide, narrow = torch.zeros(7, 523, dtype=F64), torch.zeros(7, 523)

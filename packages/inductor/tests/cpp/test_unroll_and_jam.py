@@ -94,7 +94,7 @@ def test_equal_statements_are_shared_and_stores_come_last():
         Compute("v4", F32, "add", ("v3", "v1")),
         Store("b2", 32 * I0 + I1, "v4"),
     )
-    jammed = jam(body, axis, COPIES)
+    jammed = jam(body, axis, [axis.symbol + number for number in range(COPIES)])
     loads = [s.index for s in jammed if isinstance(s, Load)]
     assert len(loads) == len(set(loads)) == COPIES + 2
     stores = jammed[-COPIES:]

@@ -7,6 +7,7 @@ import torch
 from run_cpp import OPTIONS
 
 from flambeau_inductor import InductorOptions, compile_graph
+from flambeau_inductor.codegen.cpp.plan import WHOLE_ROWS
 from flambeau_prims.evaluate import run_graph
 from flambeau_runtime import load
 
@@ -28,3 +29,24 @@ def test_widths(tester, width, threads):
     for mine, theirs in zip(got, run_graph(graph, [x]), strict=True):
         assert mine.dtype is theirs.dtype
         torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(70, 2500), (3, 40, 4099)])
+@pytest.mark.parametrize("name", ["amax", "argmin"])
+def test_extremes_of_wide_columns(tester, name, shape, threads):
+    """Pieces of rows as long as whole rows may be."""
+
+    def extremes(b, x):
+        dim = x.spec.ndim - 2
+        return [b.amax(x, (dim,)) if name == "amax" else b.argmin(x, dim)]
+
+    x = torch.randn(shape)
+    x[..., 7, 5], x[..., 20, 5], x[..., 3, 2047] = float("nan"), float("nan"), float("inf")
+    graph = tester.graph(extremes, [x])
+    program = compile_graph(graph, InductorOptions(threads=threads))
+    got = load(program, OPTIONS)(x)
+    for mine, theirs in zip(got, run_graph(graph, [x]), strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
+    text = "".join(source.text for source in program.sources)
+    assert f"_all[{WHOLE_ROWS}];" in text

@@ -46,6 +46,7 @@ from flambeau_inductor.codegen.cpp.row_shares import ROWS, accumulate_in_memory,
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
 from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
 from flambeau_inductor.codegen.cpp.short_groups import widen_short_groups
+from flambeau_inductor.codegen.cpp.short_rows import unroll_short_rows
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
 from flambeau_inductor.codegen.cpp.streaming_stores import declare_streams, streamed_buffers
 from flambeau_inductor.codegen.cpp.unroll_and_jam import unroll_and_jam, write_jammed
@@ -85,7 +86,7 @@ class KernelWriter(LoopWriter):
     """Writes one kernel."""
 
     def __init__(self, kernel: LoopKernel, name: str, threads: int) -> None:
-        kernel, self.group = widen_short_groups(accumulate_in_memory(kernel))
+        kernel, self.group = widen_short_groups(accumulate_in_memory(unroll_short_rows(kernel)))
         super().__init__(kernel)
         self.threads = threads
         self.name = name

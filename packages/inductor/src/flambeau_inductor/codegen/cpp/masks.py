@@ -94,6 +94,22 @@ class Conditions:
             return Range(_divide(sympy.expand(count - 1 - rest), count), None)
         return Range(None, _divide(sympy.expand(rest + count), count))
 
+    def decided(self) -> dict[str, bool]:
+        """The conditions that hold, or fail, at all points."""
+        return self.follow(
+            {part: int(margin) >= 0 for part, margin in self.margins.items() if margin.is_Integer}
+        )
+
+    def follow(self, holds: Mapping[str, bool]) -> dict[str, bool]:
+        """What is known of all conditions where these comparisons hold, or fail."""
+        known = dict(holds)
+        for name, parts in self.parts.items():
+            if any(holds.get(part) is False for part in parts):
+                known[name] = False
+            elif all(holds.get(part) for part in parts):
+                known[name] = True
+        return known
+
     def all_of(self, comparisons: Collection[str]) -> set[str]:
         """The conditions that hold where these comparisons do."""
         return {name for name, parts in self.parts.items() if parts <= set(comparisons)}

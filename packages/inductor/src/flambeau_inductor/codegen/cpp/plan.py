@@ -50,6 +50,9 @@ WHOLE_ROWS = 1024
 from end to end.
 """
 
+EXTREMES = ("max", "min", "argmax", "argmin")
+"""Reductions whose columns have one accumulator of the size of an element, or two."""
+
 TILE_LEAST = 16
 """Shorter axes are not walked in tiles, and no tile is smaller."""
 
@@ -282,6 +285,8 @@ def _tile_axis(kernel: LoopKernel, vector: Axis | None, lead: tuple[Axis, ...]) 
 def column_block(kernel: LoopKernel, vector: Axis) -> int:
     """How many columns are reduced side by side."""
     size = _static(vector)
+    if size is not None and size > WHOLE_ROWS and _reads_once(kernel):
+        return WHOLE_ROWS
     if size is None or not COLUMN_BLOCK < size <= WHOLE_ROWS:
         return COLUMN_BLOCK
     if any(isinstance(s, Scan) for s in kernel.body):
@@ -289,6 +294,19 @@ def column_block(kernel: LoopKernel, vector: Axis) -> int:
     if size * sum(isinstance(s, Reduce) for s in kernel.body) > 2 * WHOLE_ROWS:
         return COLUMN_BLOCK
     return -(-size // COLUMN_UNIT) * COLUMN_UNIT
+
+
+def _reads_once(kernel: LoopKernel) -> bool:
+    """Whether a kernel only looks for an extreme: what is read is not read again, and one array of
+    accumulators is updated. Long pieces of rows are then faster, as measured.
+    """
+    kinds = [s.kind for s in kernel.body if isinstance(s, Reduce)]
+    if len(kinds) != 1 or kinds[0] not in EXTREMES:
+        return False
+    inner = inner_names(kernel.body, kernel.inner)
+    return not any(
+        isinstance(s, Scan) or (isinstance(s, Store) and varies(s, inner)) for s in kernel.body
+    )
 
 
 def tile_side(kernel: LoopKernel, plan: Plan) -> int:

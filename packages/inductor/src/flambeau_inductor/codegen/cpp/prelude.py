@@ -420,31 +420,47 @@ INLINE void add_compensated(double &sum, double &low, double x) {
 }
 """,
     "scan_sum": """\
-// Running sums of a row, or of one from its end: within four elements, then of all before.
-template <bool reverse, class T>
-INLINE void scan_sum(const T *from, T *to, int64_t count, double &carry) {
-  typedef double quad __attribute__((vector_size(32)));
+typedef double quad __attribute__((vector_size(32)));
+typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
+typedef double four_doubles __attribute__((vector_size(32), aligned(8), may_alias));
+INLINE void get_quad(const double *from, quad &x) { x = *(const four_doubles *)from; }
+INLINE void get_quad(const float *from, quad &x) {
+#ifdef __AVX__ // GCC 12 makes of the conversion below two of half as many
+  typedef float floats __attribute__((vector_size(16)));
+  x = (quad)__builtin_ia32_cvtps2pd256((floats)*(const four_floats *)from);
+#else
+  x = __builtin_convertvector(*(const four_floats *)from, quad);
+#endif
+}
+INLINE void set_quad(double *to, const quad &x) { *(four_doubles *)to = x; }
+INLINE void set_quad(float *to, const quad &x) {
+  *(four_floats *)to = __builtin_convertvector(x, four_floats);
+}
+// Running sums of a row, or of one from its end: of neighbours, within four elements (the order in
+// which the fewest move between the halves of a vector), then of all before.
+template <bool reverse, class T, class U>
+INLINE void scan_sum(const T *from, U *to, int64_t count, double &carry) {
   typedef int64_t lanes __attribute__((vector_size(32)));
-  typedef T single __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
   const quad zero = {};
-  const lanes one = reverse ? lanes{5, 6, 7, 0} : lanes{0, 4, 5, 6};
-  const lanes two = reverse ? lanes{6, 7, 0, 0} : lanes{0, 0, 4, 5};
+  const lanes one = reverse ? lanes{5, 1, 7, 3} : lanes{0, 4, 2, 6};
+  const lanes two = reverse ? lanes{6, 6, 2, 3} : lanes{0, 1, 5, 5};
   const int64_t last = reverse ? 0 : 3;
   quad before = {carry, carry, carry, carry};
   int64_t done = 0;
   for (; done + 4 <= count; done += 4) {
     const int64_t i = reverse ? count - 4 - done : done;
-    quad x = __builtin_convertvector(*(const single *)(from + i), quad);
+    quad x;
+    get_quad(from + i, x);
     x += __builtin_shuffle(zero, x, one);
     x += __builtin_shuffle(zero, x, two);
-    *(single *)(to + i) = __builtin_convertvector(x + before, single);
+    set_quad(to + i, x + before);
     before += __builtin_shuffle(x, lanes{last, last, last, last});
   }
   carry = before[0];
   for (; done < count; ++done) {
     const int64_t i = reverse ? count - 1 - done : done;
     carry += from[i];
-    to[i] = (T)carry;
+    to[i] = (U)carry;
   }
 }
 """,
@@ -529,13 +545,15 @@ static void sort_row(const T *row, int64_t count, sort_key<T> *keys, int32_t *or
 }
 """,
     "bfloat16": """\
+// NaN becomes the one with all bits, as in eager's vectors: a mask, since GCC joins selections with
+// those before them, and narrows each.
 INLINE float from_bfloat16(uint16_t bits) {
   return __builtin_bit_cast(float, (uint32_t)bits << 16);
 }
 INLINE uint16_t to_bfloat16(float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  return (uint16_t)(x != x ? 0x7fc0 : rounded);
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x), nan = -(uint32_t)(x != x);
+  const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
+  return (uint16_t)((rounded | nan) >> 16);
 }
 """,
     "float16": """\

@@ -26,7 +26,7 @@ from flambeau_inductor.codegen.cpp.plan import dependents, statement_cost, varie
 from flambeau_inductor.codegen.cpp.reductions import places
 from flambeau_inductor.codegen.cpp.scans import carry_start, carry_type, is_vector_sum, take
 from flambeau_inductor.codegen.cpp.sorts import collect, fetch
-from flambeau_inductor.ir import CheckIndex, Scan, Store, defined_name, scan_direction
+from flambeau_inductor.ir import CheckIndex, Compute, Scan, Store, defined_name, scan_direction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -117,9 +117,18 @@ class _Blocks:
         """Whether a statement is a Scan by `scan_sum`, of values in an array of a block."""
         return (
             isinstance(statement, Scan)
-            and statement.value in self.in_blocks
+            and self.scanned(statement) in self.in_blocks
             and is_vector_sum(statement, self.values)
         )
+
+    def scanned(self, scan: Scan) -> str:
+        """The value whose array a Scan reads: floats that `scan_sum` makes doubles itself."""
+        source = self.values.get(scan.value)
+        if isinstance(source, Compute) and is_vector_sum(scan, self.values):
+            (first, *_) = source.args
+            if scan.dtype is torch.float64 and self.values.get(first) in self.stage_of:
+                return first
+        return scan.value
 
     def number_stages(self) -> dict[Statement, int]:
         """The number of Scans, one behind the other, that a statement comes after."""
@@ -144,7 +153,9 @@ class _Blocks:
                 name in whole
                 or isinstance(statement, Scan)
                 or any(
-                    varies(reader, {name}) and (isinstance(reader, Scan) or number != stage)
+                    self.scanned(reader) == name
+                    if isinstance(reader, Scan)
+                    else varies(reader, {name}) and number != stage
                     for reader, stage in self.stage_of.items()
                 )
             ):
@@ -223,7 +234,7 @@ class _Blocks:
         scans = [s for s, n in self.stage_of.items() if n == number and isinstance(s, Scan)]
         for scan in filter(self.adds_vectors, scans):
             way = "true" if self.reverse else "false"
-            rows = f"{scan.value}_block, {scan.name}_block"
+            rows = f"{self.scanned(scan)}_block, {scan.name}_block"
             self.writer.line(f"scan_sum<{way}>({rows}, count, {scan.name}_carry);")
         scans = [scan for scan in scans if not self.adds_vectors(scan)]
         if not scans:

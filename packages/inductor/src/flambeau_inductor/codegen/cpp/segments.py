@@ -83,13 +83,7 @@ def _at(
 ) -> Body:
     """The body in the segment that begins at `start`."""
     holds = {part: low <= start < high for part, (low, high) in numbers.items()}
-    known = dict(holds)
-    for name, parts in conditions.parts.items():
-        if any(holds.get(part) is False for part in parts):
-            known[name] = False
-        elif all(holds.get(part) for part in parts):
-            known[name] = True
-    return simplify_masks(body, known)
+    return simplify_masks(body, conditions.follow(holds))
 
 
 def segments_of(

@@ -70,25 +70,33 @@ def streamed_buffers(kernel: LoopKernel, plan: Plan) -> dict[str, tuple[Axis, ..
     read = {s.buffer for s in kernel.body if isinstance(s, Load)}
     result = {}
     for param in kernel.params:
-        if param.access != "write" or param.name in read or len(stores.get(param.name, ())) != 1:
+        side_by_side = _side_by_side(stores.get(param.name, ()), vector)
+        if param.access != "write" or param.name in read or not side_by_side:
             continue
-        (store,) = stores[param.name]
+        store, size = side_by_side[0], param.dtype.itemsize * len(side_by_side)
         axes = [a for a in kernel.outer if a.symbol.name in free_names(store.index)]
-        likely = math.prod(hinted_size(axis, kernel) for axis in axes) * param.dtype.itemsize
-        row = hinted_size(vector, kernel) * param.dtype.itemsize
-        if likely < STREAM_LEAST or row < SHORTEST_ROW or not _is_line(store, vector):
+        likely = math.prod(hinted_size(axis, kernel) for axis in axes) * size
+        if likely < STREAM_LEAST or hinted_size(vector, kernel) * size < SHORTEST_ROW:
             continue
         if plan.tile is None or _fills_lines(store, kernel, plan, param.dtype.itemsize):
             result[param.name] = tuple(axes)
     return result
 
 
-def _is_line(store: Store, vector: Axis) -> bool:
-    """Whether all points along the vector axis store, side by side."""
-    return (
-        store.mode == "" and store.mask is None
-        and stride_along(store.index, vector) is sympy.S.One
-    )  # fmt: skip
+def _side_by_side(stores: Sequence[Store], vector: Axis) -> list[Store]:
+    """The stores in the order of their places, if the points along the vector axis leave none
+    between these; else none.
+    """
+    if any(
+        store.mode or store.mask is not None or stride_along(store.index, vector) != len(stores)
+        for store in stores
+    ):
+        return []
+    places = {sympy.expand(store.index - stores[0].index): store for store in stores}
+    if len(places) < len(stores) or not all(place.is_Integer for place in places):
+        return []
+    first, last = min(places, default=0), max(places, default=0)
+    return [places[at] for at in sorted(places)] if last - first < len(stores) else []
 
 
 def _fills_lines(store: Store, kernel: LoopKernel, plan: Plan, itemsize: int) -> bool:
@@ -113,49 +121,58 @@ def _reads_streams(kernel: LoopKernel) -> bool:
 def declare_streams(writer: LoopWriter) -> None:
     """Whether each buffer is streamed in this call."""
     sizes = {param.name: param.dtype.itemsize for param in writer.kernel.params}
+    buffers = [s.buffer for s in writer.kernel.body if isinstance(s, Store)]
     for buffer, axes in writer.streamed.items():
-        count = writer.product(axes)
-        writer.line(
-            f"const bool {buffer}_streams = {count} * {sizes[buffer]} >= CACHE_BYTES / CACHE_SHARE;"
-        )
+        count, size = writer.product(axes), sizes[buffer] * buffers.count(buffer)
+        writer.line(f"const bool {buffer}_streams = {count} * {size} >= CACHE_BYTES / CACHE_SHARE;")
 
 
 def write_lines(
     writer: LoopWriter, body: Sequence[Statement], vector: Axis, begin: str, end: str
 ) -> bool:
     """A vector loop in lines; False if it stores nothing that is streamed."""
-    stored = [s for s in body if isinstance(s, Store) and s.buffer in writer.streamed]
+    stored: dict[str, list[Store]] = {}
+    for statement in body:
+        if isinstance(statement, Store) and statement.buffer in writer.streamed:
+            stored.setdefault(statement.buffer, []).append(statement)
     if not stored:
         return False
-    place = vector.symbol - symbol("line")
-    lines = {s: Store(f"{s.buffer}_line", place, s.value) for s in stored}
-    inside = [lines.get(s, s) if isinstance(s, Store) else s for s in body]
+    begins = {
+        buffer: _side_by_side(stores, vector)[0].index.xreplace({vector.symbol: symbol("line")})
+        for buffer, stores in stored.items()
+    }
+    inside = [
+        Store(f"{s.buffer}_line", sympy.expand(s.index - begins[s.buffer]), s.value)
+        if isinstance(s, Store) and s.buffer in stored
+        else s
+        for s in body
+    ]
     dtypes = {param.name: param.dtype for param in writer.kernel.params}
-    length = LINE_BYTES // min(dtypes[store.buffer].itemsize for store in stored)
-    streams = " || ".join(f"{store.buffer}_streams" for store in stored)
+    length = LINE_BYTES // min(dtypes[name].itemsize * len(stored[name]) for name in stored)
+    streams = " || ".join(f"{buffer}_streams" for buffer in stored)
     with writer.block(f"if ({streams})"):
-        for store in stored:
+        for buffer, stores in stored.items():
             writer.line(
-                f"{storage_type(dtypes[store.buffer])} {store.buffer}_line[{length}] "
+                f"{storage_type(dtypes[buffer])} {buffer}_line[{length * len(stores)}] "
                 "__attribute__((aligned(64)));"
             )
         with writer.block(f"for (int64_t line = {begin}, line_end; line < {end}; line = line_end)"):
-            for store in stored:
-                index = store.index.xreplace({vector.symbol: symbol("line")})
+            for buffer, index in begins.items():
                 writer.line(
-                    f"{storage_type(dtypes[store.buffer])} *const {store.buffer}_to = "
-                    f"{store.buffer} + {writer.printer.index_text(index)};"
+                    f"{storage_type(dtypes[buffer])} *const {buffer}_to = "
+                    f"{buffer} + {writer.printer.index_text(index)};"
                 )
-            writer.line(f"line_end = line + {length} - past_boundary({stored[0].buffer}_to);")
+            buffer = next(iter(stored))
+            of_each = f" / {len(stored[buffer])}" if len(stored[buffer]) > 1 else ""
+            writer.line(f"line_end = line + {length} - past_boundary({buffer}_to){of_each};")
             writer.line(f"line_end = line_end < {end} ? line_end : {end};")
             writer.simd()
             with writer.loop(vector.symbol.name, "line", "line_end"):
                 writer.statements(inside)
-            for store in stored:
-                writer.line(
-                    f"stream_line({store.buffer}_line, {store.buffer}_to, line_end - line, "
-                    f"{store.buffer}_streams);"
-                )
+            for buffer, stores in stored.items():
+                count = "line_end - line"
+                count = f"{len(stores)} * ({count})" if len(stores) > 1 else count
+                writer.line(f"stream_line({buffer}_line, {buffer}_to, {count}, {buffer}_streams);")
     with writer.block("else"):
         writer.simd()
         with writer.loop(vector.symbol.name, begin, end):

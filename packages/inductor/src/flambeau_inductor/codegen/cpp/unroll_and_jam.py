@@ -20,11 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_inductor.codegen.cpp.cpp_types import HALVES
 from flambeau_inductor.codegen.cpp.peel import peel, write_vector_loop
-from flambeau_inductor.codegen.cpp.plan import dependents, stride_along, varies
+from flambeau_inductor.codegen.cpp.plan import dependents, static_product, stride_along, varies
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import Compute, Constant, IndexValue, Load, Store, index_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import sympy
+
     from flambeau_inductor.codegen.cpp.writer import LoopWriter
     from flambeau_inductor.ir import Axis, Body, Statement
 
@@ -44,7 +48,8 @@ def unroll_and_jam(
     """The conditions of the jammed loop, which do not vary along it, and its body; None if it
     gains nothing.
     """
-    if writer.checked or writer.streamed or writer.ordered or not _is_plain(body):
+    copies = copies_of(outer)
+    if writer.checked or writer.streamed or writer.ordered or not _is_plain(body) or copies < 2:
         return None
     peeled = peel(body, vector)
     if peeled is not None and peeled.ranges:
@@ -53,22 +58,28 @@ def unroll_and_jam(
     moving = dependents(inside, {vector.symbol.name})
     if any(isinstance(s, Load) and s.mask is not None and varies(s, moving) for s in inside):
         return None
-    jammed = jam(inside, outer, COPIES)
+    jammed = jam(inside, outer, [outer.symbol + number for number in range(copies)])
     before, after = (_loads_along(each, vector, outer) for each in (inside, jammed))
-    if after > (1 - SHARED_LEAST) * before * COPIES or len(jammed) > MOST_STATEMENTS:
+    if after > (1 - SHARED_LEAST) * before * copies or len(jammed) > MOST_STATEMENTS:
         return None
     return (() if peeled is None else peeled.across), jammed
 
 
-def jam(body: Body, axis: Axis, copies: int) -> Body:
-    """The statements of a body for so many points along an axis, equal ones once, stores last."""
-    names: list[dict[str, str]] = [{} for _ in range(copies)]
+def copies_of(outer: Axis) -> int:
+    """How many copies are jammed: no more than the axis has points."""
+    size = static_product((outer,))
+    return COPIES if size is None else max(1, min(COPIES, size))
+
+
+def jam(body: Body, axis: Axis, points: Sequence[sympy.Expr]) -> Body:
+    """The statements of a body at these points along an axis, equal ones once, stores last."""
+    names: list[dict[str, str]] = [{} for _ in points]
     shared: dict[Statement, str] = {}
     jammed: list[Statement] = []
     stores: list[Statement] = []
     for statement in body:
         for number, renamed in enumerate(names):
-            moved = _moved(statement, axis, number, renamed)
+            moved = _moved(statement, {axis.symbol: points[number]}, renamed)
             if isinstance(moved, Store):
                 stores.append(moved)
                 continue
@@ -90,7 +101,7 @@ def write_jammed(
     ran.
     """
     conditions, statements = jammed
-    name, last = outer.symbol.name, COPIES - 1
+    name, last = outer.symbol.name, copies_of(outer) - 1
     moving = dependents(body, {vector.symbol.name})
     before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
     writer.line(
@@ -127,9 +138,10 @@ def _is_plain(body: Body) -> bool:
     return True
 
 
-def _moved(statement: Statement, axis: Axis, by: int, renamed: dict[str, str]) -> Statement:
-    """A statement at a later point along an axis, on values of other names."""
-    place = {axis.symbol: axis.symbol + by}
+def _moved(
+    statement: Statement, place: dict[sympy.Symbol, sympy.Expr], renamed: dict[str, str]
+) -> Statement:
+    """A statement at another point along an axis, on values of other names."""
     match statement:
         case IndexValue(expr=expr):
             return replace(statement, expr=_at(expr, place))
