@@ -326,6 +326,14 @@ ENCODER = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
 """In evaluation one operator, whose kernel calls others."""
 
 
+def result_or_error(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
+    """The result, or the error's words."""
+    try:
+        return function(x)
+    except RuntimeError as error:
+        return str(error)
+
+
 @pytest.mark.parametrize("given", [False, True], ids=["tensors", "inference tensors"])
 @pytest.mark.parametrize("name", CAST)
 def test_autocast_applies_to_the_parts_of_operators(name: str, given: bool) -> None:
@@ -335,6 +343,9 @@ def test_autocast_applies_to_the_parts_of_operators(name: str, given: bool) -> N
     for mode in (torch.no_grad, torch.inference_mode):
         compiled = flambeau.compile(program, fullgraph=name != "encoder")
         with mode(), torch.autocast("cpu", torch.bfloat16):
-            ours, theirs = compiled(x), program(x)
+            ours, theirs = result_or_error(compiled, x), result_or_error(program, x)
+        if isinstance(theirs, str):  # oneDNN has no LSTM in bfloat16 for processors without AVX-512
+            assert ours == theirs
+            continue
         assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
         torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=5e-2)
