@@ -175,16 +175,20 @@ def test_what_calls_the_library() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_dtypes_are_computed_as_eagerly(dtype: torch.dtype) -> None:
+def test_other_dtypes_are_no_farther_from_exact_gradients_than_eager(dtype: torch.dtype) -> None:
     module = nn.LSTM(6, 20).to(dtype)
+    exact = copy.deepcopy(module).double()
     x = torch.randn(7, 3, 6, dtype=dtype)
     gradients = []
-    for function in (module, flambeau.compile(module, fullgraph=True)):
-        module.zero_grad()
-        function(x)[0].float().square().sum().backward()
-        gradients.append([parameter.grad for parameter in module.parameters()])
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for function, own in (
+        (flambeau.compile(module, fullgraph=True), module), (module, module), (exact, exact),
+    ):  # fmt: skip
+        own.zero_grad()
+        function(x.to(next(own.parameters()).dtype))[0].float().square().sum().backward()
+        gradients.append([parameter.grad.double() for parameter in own.parameters()])
+    for ours, theirs, wanted in zip(*gradients, strict=True):
+        errors = (ours - wanted).norm(), (theirs - wanted).norm()
+        assert errors[0] <= 1.5 * errors[1] + 1e-6 * wanted.norm()
 
 
 def test_backwards_again_batched_and_of_gradients() -> None:
