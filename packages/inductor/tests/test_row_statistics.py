@@ -398,3 +398,19 @@ def test_a_reduction_that_stands_before_the_product() -> None:
     torch.testing.assert_close(after[0], t.sum(1), rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(after[1], (x @ c + t).amax(1), rtol=2e-5, atol=2e-5)
     assert len(kinds(program)) == 2
+
+
+def test_exponentials_of_what_is_rounded_for_its_maximum_alone() -> None:
+    x, c = (torch.randint(-3, 4, (rows, DEPTH)).float() for rows in (ROWS, LENGTH))
+    on = OnGpu(x, c)
+    b = on.builder
+    right = b.permute(on.graph.inputs[1], (1, 0))
+    value = b.mul(on.call(aten.mm.default, on.graph.inputs[0], right), 0.101)
+    rounded = b.cast(b.cast(value, torch.bfloat16), F32)
+    tops = spread(on, b.amax(rounded, (1,)), value)
+    sums = [b.sum(b.exp(b.sub(each, tops)), (1,)) for each in (value, rounded)]
+    after = both(on, sums)[1]
+    exact = (x @ c.mT) * 0.101
+    top = exact.bfloat16().float().amax(1, keepdim=True)
+    for ours, each in zip(after, (exact, exact.bfloat16().float()), strict=True):
+        torch.testing.assert_close(ours, (each - top).exp().sum(1), rtol=2e-5, atol=2e-5)

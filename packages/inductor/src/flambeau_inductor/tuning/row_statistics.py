@@ -270,7 +270,9 @@ def with_sums_of_exponentials(body: Body, inner: tuple[Axis, ...]) -> Body:
         x, shift = (str(defined_name(each)) for each in x_and_shift)
         if x in late or x not in names or shift not in late or shift in names:
             continue
-        x = next((each for each in greatest if _rounds(each, x, defined)), x)
+        if not isinstance(defined[shift], Reduce):
+            # Where a nest subtracts a reduction itself, it has said whether x is rounded.
+            x = next((each for each in greatest if _rounds(each, x, defined)), x)
         if greatest.get(x) == shift:
             result[-1] = replace(statement, kind="sum_exp", value=x)
         else:
