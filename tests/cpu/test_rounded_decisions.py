@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import flambeau
+from tests.differential import differences
 
 DECISIONS = {
     "floor": torch.floor,
@@ -97,3 +98,16 @@ def test_what_is_stored_is_read_rounded(dtype):
     kept, total, rest = compiled(x, y)
     assert not rest.any()
     torch.testing.assert_close(total.double(), kept.double().sum(-1), rtol=1e-5, atol=1e-4)
+
+
+def test_values_rounded_in_two_ways_are_told_apart():
+    """Each decision reads the value that it is given, though one kernel holds all three."""
+
+    def decisions(x):
+        y = x * 3 + 0.1
+        half, bfloat = y.half().float(), y.bfloat16().float()
+        weights = (y - bfloat.amax(-1, keepdim=True)).exp()
+        compared = weights, y == half, y == bfloat, half > bfloat
+        return *compared, half.floor(), bfloat.floor(), y.floor(), half.amax(-1), bfloat.amax(-1)
+
+    assert not differences(decisions, lambda: (torch.randn(37, 91) * 9,), backward=False)

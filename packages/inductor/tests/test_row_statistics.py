@@ -17,8 +17,9 @@ from on_gpu import OPTIONS, OnGpu, StandIn, aten, kinds
 
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_inductor.codegen.reference import ReferenceBackend
+from flambeau_prims.graph import Value
 from flambeau_prims.sizes import SizeEnv
-from flambeau_prims.spec import Spec
+from flambeau_prims.spec import Spec, spec_of
 from flambeau_runtime import check_program
 from flambeau_runtime.dims import evaluate
 from flambeau_runtime.program import Allocate, Launch
@@ -324,3 +325,92 @@ def test_without_a_tuner(name: str, shape: tuple[int, int, int], is_joined: bool
         )  # fmt: skip
         expected = is_joined and not others_read and dtype is not F32
         assert ("aten.mm.out" not in kinds(program)) is expected
+
+
+def factor(on: OnGpu, rows: int):
+    """One more input: a matrix of so many rows."""
+    tensor = torch.randn(rows, 16)
+    spec = spec_of(tensor).replace(device=torch.device("cuda:0"))
+    on.tensors = (*on.tensors, tensor)
+    on.graph.inputs.append(Value(f"x{len(on.tensors) - 1}", spec))
+    return on.graph.inputs[-1], tensor
+
+
+def test_another_reads_the_product_before() -> None:
+    """It runs behind the product's kernel, though the reduction stands behind it in the program."""
+    on, value, exact = product(ROWS, LENGTH, DEPTH)
+    right, d = factor(on, LENGTH)
+    between = on.call(aten.mm.default, value, right)
+    after = both(on, [between, on.builder.amax(value, (1,))])[1]
+    torch.testing.assert_close(after[0], exact @ d, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(after[1], exact.amax(1), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_another_runs_between_two_reductions(joins: bool) -> None:
+    """It reads the first of those that share a kernel, or the second reads it."""
+    on, value, exact = product(ROWS, LENGTH, DEPTH)
+    right, d = factor(on, 1)
+    b = on.builder
+    top = b.amax(value, (1,))
+    column = b.slice(on.graph.inputs[0], 1, 0, 1, 1) if joins else b.unsqueeze(top, 1)
+    between = on.call(aten.mm.default, column, right)
+    scale = b.amax(between, (1,)) if joins else None
+    second = b.mul(value, spread(on, scale, value)) if scale is not None else b.tanh(value)
+    after = both(on, [between, top, b.sum(second, (1,))])[1]
+    wide = (on.tensors[0][:, :1] if joins else exact.amax(1, keepdim=True)) @ d
+    scaled = exact * wide.amax(1, keepdim=True) if joins else exact.tanh()
+    for ours, theirs in zip(after, (wide, exact.amax(1), scaled.sum(1)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_that_is_written_is_measured_apart() -> None:
+    """Its kernels write more, and others may be worth measuring."""
+    x, c, d = (torch.randint(-3, 4, (256, 64)).half() for _ in range(3))
+    on = OnGpu(x, c, d)
+    b = on.builder
+    turned = [b.permute(each, (1, 0)) for each in on.graph.inputs[1:]]
+    first, second = (on.call(aten.mm.default, on.graph.inputs[0], each) for each in turned)
+    results = [b.argmin(b.cast(each, F32), 1) for each in (first, second)]
+    tuner = StandIn("reduced rows")
+    after, _ = on.run([*results, second], tuner)
+    assert len({contest.key for contest in tuner.contests}) == len(tuner.contests) == 2
+    for ours, factors in zip(after, (c, d), strict=False):
+        assert torch.equal(ours, (x @ factors.mT).argmin(1))
+
+
+def test_strict_numerics() -> None:
+    """Nothing is reduced in another order than without measuring."""
+    on, value, _ = product(ROWS, LENGTH, DEPTH)
+    tuner = StandIn("reduced rows")
+    on.run([on.builder.amax(value, (1,))], tuner, dataclasses.replace(OPTIONS, numerics="strict"))
+    assert not any("reduced rows" in e.name for c in tuner.contests for e in c.candidates)
+
+
+def test_a_reduction_that_stands_before_the_product() -> None:
+    """It shares the kernel of one that reads both."""
+    x, c, t = torch.randn(ROWS, DEPTH), torch.randn(DEPTH, LENGTH), torch.randn(ROWS, LENGTH)
+    on = OnGpu(x, c, t)
+    b, (left, right, other) = on.builder, on.graph.inputs
+    total = b.sum(other, (1,))
+    top = b.amax(b.add(on.call(aten.mm.default, left, right), other), (1,))
+    _, after, program = both(on, [total, top])
+    torch.testing.assert_close(after[0], t.sum(1), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(after[1], (x @ c + t).amax(1), rtol=2e-5, atol=2e-5)
+    assert len(kinds(program)) == 2
+
+
+def test_exponentials_of_what_is_rounded_for_its_maximum_alone() -> None:
+    x, c = (torch.randint(-3, 4, (rows, DEPTH)).float() for rows in (ROWS, LENGTH))
+    on = OnGpu(x, c)
+    b = on.builder
+    right = b.permute(on.graph.inputs[1], (1, 0))
+    value = b.mul(on.call(aten.mm.default, on.graph.inputs[0], right), 0.101)
+    rounded = b.cast(b.cast(value, torch.bfloat16), F32)
+    tops = spread(on, b.amax(rounded, (1,)), value)
+    sums = [b.sum(b.exp(b.sub(each, tops)), (1,)) for each in (value, rounded)]
+    after = both(on, sums)[1]
+    exact = (x @ c.mT) * 0.101
+    top = exact.bfloat16().float().amax(1, keepdim=True)
+    for ours, each in zip(after, (exact, exact.bfloat16().float()), strict=True):
+        torch.testing.assert_close(ours, (each - top).exp().sum(1), rtol=2e-5, atol=2e-5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.indexing.expressions import free_names, symbol
 from flambeau_inductor.ir import (
     CheckIndex,
     ColumnReduce,
@@ -27,6 +27,8 @@ from flambeau_inductor.ir import (
 from flambeau_inductor.scalar_ops import DISCONTINUOUS, SCALAR_OPS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     import sympy
 
     from flambeau_inductor.ir import Body, Integer, Number, Statement
@@ -52,8 +54,8 @@ class BodyBuilder:
         """By value that was rounded to a half dtype and widened again, the value before."""
         self.decisive: set[str] = set()
         """The rounded values that a discontinuous operator reads: so does everything else."""
-        self.read_instead: dict[int, dict[str, str]] = {}
-        """By place of a statement: the unrounded values that it reads, and the rounded ones."""
+        self.given: dict[int, tuple[str, ...]] = {}
+        """By place of a statement that reads unrounded values: the operands that it was given."""
 
     def define(self, key: tuple[Any, ...], kind: Any, dtype: torch.dtype, *fields: Any) -> str:
         """The value of this statement, made if no equal one is there."""
@@ -144,7 +146,7 @@ class BodyBuilder:
             self.decide(args[0])
         source = tuple([self.unrounded.get(arg, arg) for arg in args])
         place = len(self.statements)
-        name = self.define((op, source, dtype), Compute, dtype, op, source)
+        name = self.define((op, args, dtype), Compute, dtype, op, source)
         if len(self.statements) > place:
             self.note_reading(*args)
         return name
@@ -207,9 +209,8 @@ class BodyBuilder:
 
     def note_reading(self, *values: str) -> None:
         """The last statement was given these values; it reads what they were before rounding."""
-        rounded = {self.unrounded[value]: value for value in values if value in self.unrounded}
-        if rounded:
-            self.read_instead[len(self.statements) - 1] = rounded
+        if any(value in self.unrounded for value in values):
+            self.given[len(self.statements) - 1] = values
 
     def define_reading(
         self, kind: Any, dtype: torch.dtype, name: str, value: str, *fields: Any
@@ -217,7 +218,7 @@ class BodyBuilder:
         """The value of a reduction, scan or sort of `value`."""
         source = self.unrounded.get(value, value)
         place = len(self.statements)
-        made = self.define((kind, name, source, *fields), kind, dtype, name, source, *fields)
+        made = self.define((kind, name, value, *fields), kind, dtype, name, source, *fields)
         if len(self.statements) > place:
             self.note_reading(value)
         return made
@@ -229,10 +230,12 @@ class BodyBuilder:
     def finish(self) -> Body:
         """The body without what no Store or CheckIndex needs."""
         self.decide_what_is_stored()
-        if not self.decisive:
+        if not self.given:
             return drop_dead(self.statements)
         return drop_dead(
-            [self.of_rounded(place, statement) for place, statement in enumerate(self.statements)]
+            equal_once(
+                self.of_rounded(place, statement) for place, statement in enumerate(self.statements)
+            )
         )
 
     def decide_what_is_stored(self) -> None:
@@ -244,24 +247,12 @@ class BodyBuilder:
 
     def of_rounded(self, place: int, statement: Statement) -> Statement:
         """The statement as it reads values that decide something."""
-        rounded = {
-            source: value
-            for source, value in self.read_instead.get(place, {}).items()
-            if value in self.decisive
-        }
-        match statement:
-            case Compute(args=args) if rounded:
-                return replace(statement, args=tuple([rounded.get(arg, arg) for arg in args]))
-            case (
-                Reduce(value=value)
-                | ColumnReduce(value=value)
-                | TileReduce(value=value)
-                | Scan(value=value)
-                | Sort(value=value)
-                | Store(value=value)
-            ):
-                return replace(statement, value=rounded.get(value, value))
-        return statement
+        if place not in self.given:
+            return statement
+        read = [v if v in self.decisive else self.unrounded.get(v, v) for v in self.given[place]]
+        if isinstance(statement, Compute):
+            return replace(statement, args=tuple(read))
+        return replace(statement, value=read[0])  # type: ignore[call-arg]
 
 
 def as_number(value: Number, dtype: torch.dtype) -> Number:
@@ -274,6 +265,41 @@ def as_number(value: Number, dtype: torch.dtype) -> Number:
             math.nan if number != number else number
         )  # one NaN object, so that equal constants compare equal
     return int(value)
+
+
+def equal_once(statements: Iterable[Statement]) -> list[Statement]:
+    """The statements without those that are equal to earlier ones but for the name, which readers
+    then read.
+    """
+    names: dict[str, str] = {}
+    known: dict[Statement, str] = {}
+    result = []
+    for statement in statements:
+        if names:
+            statement = with_names(statement, names)
+        if not isinstance(statement, (Store, CheckIndex)):
+            first = known.setdefault(replace(statement, name=""), statement.name)
+            if first != statement.name:
+                names[statement.name] = first
+                continue
+        result.append(statement)
+    return result
+
+
+def with_names(statement: Statement, names: Mapping[str, str]) -> Statement:
+    """A statement that reads values under other names."""
+    changes: dict[str, Any] = {}
+    for field in ("value", "mask"):
+        old = getattr(statement, field, None)
+        if old in names and not isinstance(statement, Constant):
+            changes[field] = names[old]
+    if isinstance(statement, Compute):
+        changes["args"] = tuple([names.get(arg, arg) for arg in statement.args])
+    index = index_of(statement)
+    if index is not None and (used := sorted(free_names(index) & names.keys())):
+        field = "expr" if isinstance(statement, IndexValue) else "index"
+        changes[field] = index.xreplace({symbol(name): symbol(names[name]) for name in used})
+    return replace(statement, **changes) if changes else statement
 
 
 def drop_dead(statements: list[Statement]) -> Body:

@@ -128,8 +128,11 @@ class TritonWays(ProductWays):
             yield from self.split_ways(consumer)
 
     def reducer(self, before: Sequence[int]) -> int | None:
-        """The first group that reduces rows in a way that can be cut into tiles."""
-        for number in range(self.number + 1, len(self.schedule.groups)):
+        """The first group that reduces rows in a way that can be cut into tiles; none with strict
+        numerics, as where nobody measures.
+        """
+        after = range(self.number + 1, len(self.schedule.groups))
+        for number in after if not self.options.strict else ():
             if self.order.is_joined(number) or not self.order.may_join(self.number, number):
                 continue
             if self.in_tiles((*before, self.number, number)) is not None:

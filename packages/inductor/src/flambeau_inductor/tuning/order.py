@@ -61,14 +61,19 @@ class GroupOrder:
         return False
 
     def sorted(self) -> list[int]:
-        """The numbers of the groups in an order that respects all dependencies, as close to their
-        own as possible.
+        """The numbers of the groups that are joined to no other, in an order that respects all
+        dependencies, as close to their own as possible.
         """
+        needs = {
+            number: {self.head(each) for each in before} - {number}
+            for number, before in enumerate(self.before)
+            if number not in self.joined
+        }
         done: set[int] = set()
-        pending = list(range(len(self.before)))
+        pending = list(needs)
         result: list[int] = []
         while pending:
-            number = next(n for n in pending if self.before[n] <= done)
+            number = next(n for n in pending if needs[n] <= done)
             pending.remove(number)
             done.add(number)
             result.append(number)

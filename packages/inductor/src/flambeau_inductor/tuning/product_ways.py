@@ -118,7 +118,7 @@ class ProductWays(ABC):
         key = self.key(kernel)
         ways = list(self.ways(before, consumer, fused, kernel))
         if reducer is not None:
-            key += format_kernel(kernel_of(groups[reducer], set(), self.schedule, self.options))
+            key += self.reducer_key(numbers)
             ways = [replace(way, groups=(*way.groups, groups[reducer])) for way in ways]
             ways += self.row_ways(before, reducer)
         if "ATEN" in gemm_backends(self.options) or not ways:
@@ -203,6 +203,15 @@ class ProductWays(ABC):
     def key(self, kernel: LoopKernel) -> str:
         """Everything that the times depend on: the kernel's text has strides, dtypes, epilogue."""
         return f"{self.call.op} {self.call.kwargs} {format_kernel(kernel)} {kernel.hints}"
+
+    def reducer_key(self, numbers: Sequence[int]) -> str:
+        """What times depend on of the last of these groups, which reduces rows: its kernel, and
+        whether anybody else reads the product.
+        """
+        internal = self.internal(tuple(numbers))
+        reducer = self.schedule.groups[numbers[-1]]
+        kernel = kernel_of(reducer, internal - {self.result}, self.schedule, self.options)
+        return f"{format_kernel(kernel)} alone={self.result in internal}"
 
     def tolerance(self) -> float:
         """How far results may differ."""

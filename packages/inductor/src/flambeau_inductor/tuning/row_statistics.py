@@ -80,8 +80,8 @@ class Stages:
 @dataclass(frozen=True)
 class RowReductions:
     """A group that reduces the rows of a product: its body over the rows `outer` and one `inner`
-    axis, the numbers of rows and of elements in each, its first node; the product's buffer, and
-    whether nobody else reads that.
+    axis, the numbers of rows and of elements in each, a node in its place; the product's buffer,
+    and whether nobody else reads that.
     """
 
     outer: tuple[Axis, ...]
@@ -229,10 +229,9 @@ def row_reductions(
     if rows is None or length is None or not any(isinstance(s, Reduce) for s in body):
         return None
     nodes = group.nests
-    node = replace(
-        nodes[0], label="_".join(dict.fromkeys(word for n in nodes for word in n.label.split("_"))),
-        computes=group.computes,
-    )  # fmt: skip
+    label = "_".join(dict.fromkeys(word for n in nodes for word in n.label.split("_")))
+    # The product may stand between the first of the nests and the last.
+    node = replace(nodes[0], order=nodes[-1].order, label=label, computes=group.computes)
     return RowReductions(
         group.outer, inner[0], body, rows, length, node, result, result in internal
     )  # fmt: skip
@@ -271,7 +270,9 @@ def with_sums_of_exponentials(body: Body, inner: tuple[Axis, ...]) -> Body:
         x, shift = (str(defined_name(each)) for each in x_and_shift)
         if x in late or x not in names or shift not in late or shift in names:
             continue
-        x = next((each for each in greatest if _rounds(each, x, defined)), x)
+        if not isinstance(defined[shift], Reduce):
+            # Where a nest subtracts a reduction itself, it has said whether x is rounded.
+            x = next((each for each in greatest if _rounds(each, x, defined)), x)
         if greatest.get(x) == shift:
             result[-1] = replace(statement, kind="sum_exp", value=x)
         else:

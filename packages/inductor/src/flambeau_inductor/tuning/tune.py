@@ -22,7 +22,6 @@ from flambeau_inductor.tuning.ways import Way
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_inductor.nodes import Node
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.scheduler.groups import Group
     from flambeau_inductor.tuning.ways import Part
@@ -113,28 +112,26 @@ def _reduces_tiles_of(group: Group) -> int:
 def changed(
     schedule: Schedule, parts: Sequence[Part], options: InductorOptions, spends_inputs: bool
 ) -> Schedule:
-    """The schedule with each part computed in the chosen way, ordered and planned again."""
+    """The schedule with each part computed in the chosen way, ordered and planned again.
+
+    A part runs at one place, behind all that any of its groups needs; nodes are listed in the order
+    in which they run, from which `dependencies` tells them.
+    """
     before = schedule.groups
-    groups: list[tuple[Group, ...]] = [(group,) for group in before]
-    nodes: list[tuple[Node, ...]] = [(node,) for node in schedule.lowered.nodes]
+    order = GroupOrder(schedule.lowered, before)
+    groups: dict[int, tuple[Group, ...]] = {n: (group,) for n, group in enumerate(before)}
     buffers = dict(schedule.lowered.buffers)
     for part in parts:
         way = part.ways[part.chosen]
-        for number in part.groups:
-            groups[number] = ()
-        groups[part.groups[-1]] = way.groups
+        if way.groups == tuple(before[number] for number in part.groups):
+            continue
+        *others, last = part.groups
+        for number in others:
+            order.join(last, number)
+        groups[last] = way.groups
         buffers |= way.buffers
-        old = [node for number in part.groups for node in before[number].nodes]
-        new = [node for group in way.groups for node in group.nodes]
-        # An extern call, which nests replace; or it and a nest, which another call replaces.
-        replaced = sorted(node.order for node in old if node not in new)
-        for order in replaced:
-            last = order == replaced[-1]
-            nodes[order] = tuple(each for each in new if each not in old) if last else ()
-    lowered = replace(
-        schedule.lowered, nodes=[node for each in nodes for node in each], buffers=buffers
-    )
-    flat = [group for each in groups for group in each]
-    flat = [flat[number] for number in GroupOrder(lowered, flat).sorted()]
+    flat = [group for number in order.sorted() for group in groups[number]]
+    nodes = [node for group in flat for node in group.nodes]
+    lowered = replace(schedule.lowered, nodes=nodes, buffers=buffers)
     memory = plan_memory(lowered, flat, options, spends_inputs)
     return Schedule(lowered, flat, memory, schedule.refusals)
