@@ -5,6 +5,7 @@
 #include "cpu_draws.h"
 
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define VECTORS __attribute__((target_clones("arch=skylake-avx512", "avx2", "default"), optimize("O3")))
@@ -53,16 +54,12 @@ VECTORS static void coins_of(const uint32_t *restrict words, uint8_t *restrict o
     for (int64_t i = 0; i < count; i++) out[i] = coin(words[2 * i], words[2 * i + 1], high, low);
 }
 
-PyObject *draw_coins(PyObject *module, PyObject *args)
+/* Fills `out`, and moves the state on; 0 where the state is not one that is known. */
+static int draw(State *state, uint8_t *out, int64_t count, uint64_t threshold)
 {
-    unsigned long long address, result, threshold;
-    long long count;
-    if (!PyArg_ParseTuple(args, "KKLK", &address, &result, &count, &threshold)) return NULL;
-    State *state = (State *)(uintptr_t)address;
-    uint8_t *out = (uint8_t *)(uintptr_t)result;
     const uint32_t high = threshold >> 32, low = (uint32_t)threshold;
     uint32_t words[WORDS];
-    if (state->left < 1 || state->left > WORDS || !state->seeded) Py_RETURN_FALSE;
+    if (state->left < 1 || state->left > WORDS || !state->seeded) return 0;
     int at = WORDS + 1 - state->left;
     for (int k = 0; k < WORDS; k++) words[k] = (uint32_t)state->words[k];
     while (count > 0) {
@@ -85,5 +82,49 @@ PyObject *draw_coins(PyObject *module, PyObject *args)
     for (int k = 0; k < WORDS; k++) state->words[k] = words[k];
     state->left = WORDS + 1 - at;
     state->next = at;
-    Py_RETURN_TRUE;
+    return 1;
+}
+
+/* The state's memory, of a tensor that `get_state` made and the caller owns; NULL with an error set. */
+static State *read_state(PyObject *generator, PyObject **tensor)
+{
+    *tensor = PyObject_CallMethod(generator, "get_state", NULL);
+    PyObject *address = *tensor == NULL ? NULL : PyObject_CallMethod(*tensor, "data_ptr", NULL);
+    if (address == NULL) return NULL;
+    State *state = PyLong_AsVoidPtr(address);
+    Py_DECREF(address);
+    return state;
+}
+
+/* draw_coins(generator, address, count, threshold) -> whether its state was known. Meanwhile no other thread runs Python, and begins a draw of
+   eager's, but one that has begun may get the generator's lock late: where the state has moved, all is drawn again, behind that draw. */
+PyObject *draw_coins(PyObject *module, PyObject *args)
+{
+    PyObject *generator, *tensor = NULL, *latest = NULL;
+    unsigned long long out, threshold;
+    long long count;
+    if (!PyArg_ParseTuple(args, "OKLK", &generator, &out, &count, &threshold)) return NULL;
+    State *state = read_state(generator, &tensor);
+    while (state != NULL) {
+        const State before = *state;
+        if (!draw(state, (uint8_t *)(uintptr_t)out, count, threshold)) {
+            Py_DECREF(tensor);
+            Py_RETURN_FALSE;
+        }
+        State *now = read_state(generator, &latest);
+        if (now != NULL && memcmp(now, &before, sizeof before) == 0) {
+            PyObject *done = PyObject_CallMethod(generator, "set_state", "O", tensor);
+            Py_DECREF(tensor);
+            Py_DECREF(latest);
+            if (done == NULL) return NULL;
+            Py_DECREF(done);
+            Py_RETURN_TRUE;
+        }
+        Py_DECREF(tensor);
+        tensor = latest;
+        latest = NULL;
+        state = now;
+    }
+    Py_XDECREF(tensor);
+    return NULL;
 }

@@ -125,8 +125,8 @@ static PyMethodDef methods[] = {
     {"use_count", use_count, METH_O, "use_count(tensor) -> how many tensors and storages share its memory; None if unknown."},
     {"release_memory", release_memory, METH_NOARGS, "release_memory(): let go of memory of large results that is kept for further calls."},
     {"draw_coins", draw_coins, METH_VARARGS,
-     "draw_coins(state, out, count, threshold) -> whether the state is one of mt19937: bools, true with probability threshold / 2**53, at an "
-     "address; the state, of Generator.get_state, is advanced."},
+     "draw_coins(generator, out, count, threshold) -> whether its state is one of mt19937: bools, true with probability threshold / 2**53, at an "
+     "address; the generator is advanced."},
     {"is_capturing", is_capturing, METH_O, "is_capturing(stream) -> whether a stream is being captured into a CUDA graph."},
     {"new_stream", new_stream, METH_NOARGS, "new_stream() -> handle of a stream in the thread's present context, never destroyed."},
     {"begin_capture", begin_capture, METH_O, "begin_capture(stream): take down what this thread launches there."},

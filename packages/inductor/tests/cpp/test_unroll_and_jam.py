@@ -75,6 +75,27 @@ def test_rows_without_padding_and_of_one_axis(tester):
     assert "jammed_here" in check(tester, [rows] * 3, tensors)
 
 
+@pytest.mark.parametrize("height", [2, 3, 5, 7])
+def test_rows_of_many_padded_images(tester, height):
+    """Copies lie in several images, each behind a row of padding: the first and the last one do not
+    say where the others are.
+    """
+
+    def rows(low, high):
+        def build(b, x):
+            image = b.pad(x, (0, low, 0), (0, high, 0), 2.0)
+            count, height, width = image.spec.shape
+            lines = b.reshape(image, (count * height, width))
+            taps = [b.slice(lines, 0, at, at + count * height - 2, 1) for at in range(3)]
+            return b.sub(b.add(taps[0], taps[1]), b.mul(taps[2], 2.0))
+
+        return build
+
+    builds = [rows(1, 0), rows(0, 1), rows(1, 1), rows(2, 1)]
+    text = check(tester, builds, [torch.randn(9, height, 40) for _ in builds])
+    assert "jammed_here" in text
+
+
 def test_what_shares_no_loads_is_not_jammed(tester):
     def halves(b, x):
         size = x.spec.shape[0] // 2 * 2

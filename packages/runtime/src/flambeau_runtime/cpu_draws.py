@@ -1,7 +1,6 @@
 """Draws from the default generator of a CPU, many at a time: eager's numbers, bit for bit.
 
-    y = aten.bernoulli.p(x, 0.9)   ->   state = generator.get_state(); draw_coins(state, y, ...)
-                                        generator.set_state(state)
+    y = aten.bernoulli.p(x, 0.9)   ->   draw_coins(generator, y, ...)
 
 Eager's kernel makes a number at a time. Some builds of torch draw coins from a library's generator
 on some processors: where a first draw is not the same in both ways, eager's is used.
@@ -27,8 +26,8 @@ _BITS = 53
 """Of a number that eager compares with the probability."""
 
 _DRAWING = threading.RLock()
-"""Held between reading a state and writing it: Programs of several threads draw in turn. A
-finalizer may run in there, and draw.
+"""Held while a state is read and written: Programs of several threads draw in turn. A finalizer may
+run in there, and draw.
 """
 if hasattr(os, "register_at_fork"):  # another thread may have held it
     os.register_at_fork(after_in_child=_DRAWING._at_fork_reinit)  # type: ignore[attr-defined]
@@ -47,13 +46,9 @@ def bernoulli(x: torch.Tensor, p: float = 0.5) -> torch.Tensor:
 def _draw(generator: torch.Generator, out: torch.Tensor, p: float) -> bool:
     """Fill row-major bools; whether the generator's state was known."""
     native: Any = core()
+    threshold = math.ceil(p * 2.0**_BITS)
     with _DRAWING:
-        state = generator.get_state()
-        threshold = math.ceil(p * 2.0**_BITS)
-        if not native.draw_coins(state.data_ptr(), out.data_ptr(), out.numel(), threshold):
-            return False
-        generator.set_state(state)
-        return True
+        return bool(native.draw_coins(generator, out.data_ptr(), out.numel(), threshold))
 
 
 @functools.cache

@@ -94,6 +94,41 @@ def test_threads_draw_in_turn() -> None:
     assert rows == {bytes(coins.numpy()) for coins in drawn}
 
 
+class Interrupted:
+    """A generator from which another thread draws between two readings of its state."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(3)
+        self.readings = 0
+        self.set_state = self.generator.set_state
+
+    def get_state(self) -> torch.Tensor:
+        self.readings += 1
+        if self.readings == 2:
+            torch.empty(7, dtype=torch.bool).bernoulli_(0.5, generator=self.generator)
+        return self.generator.get_state()
+
+
+@same_as_eager
+def test_a_draw_of_another_thread_comes_first() -> None:
+    """What eager draws meanwhile is not drawn again."""
+    interrupted, generator = Interrupted(), torch.Generator().manual_seed(3)
+    torch.empty(7, dtype=torch.bool).bernoulli_(0.5, generator=generator)
+    expected, out = (torch.empty(5000, dtype=torch.bool) for _ in range(2))
+    expected.bernoulli_(0.5, generator=generator)
+    assert cpu_draws._draw(interrupted, out, 0.5)  # type: ignore[arg-type]
+    assert torch.equal(out, expected)
+    assert torch.equal(interrupted.generator.get_state(), generator.get_state())
+    assert interrupted.readings == 3
+
+
+class Unknown:
+    """A generator that may not be written to."""
+
+    def __init__(self, state: torch.Tensor) -> None:
+        self.get_state = lambda: state
+
+
 @same_as_eager
 def test_a_state_that_is_not_known_is_left_alone() -> None:
     state = torch.Generator("cpu").get_state()
@@ -102,6 +137,8 @@ def test_a_state_that_is_not_known_is_left_alone() -> None:
     before = state.clone()
     native = core()
     assert native is not None
-    assert not native.draw_coins(state.data_ptr(), out.data_ptr(), 2000, 1 << 52)
+    assert not native.draw_coins(Unknown(state), out.data_ptr(), 2000, 1 << 52)
     assert torch.equal(state, before)
     assert not out.any()
+    with pytest.raises(AttributeError, match="get_state"):
+        native.draw_coins(None, out.data_ptr(), 2000, 1 << 52)

@@ -8,9 +8,9 @@ then loads what it shares with its neighbour once.
         }
 
 What is computed of shared loads alone (the activation before a convolution) is shared, too. The
-statements of all copies alternate, so that few values are live at a time. The copies begin inside
-of an image and end there: conditions that do not vary along the vector loop are checked for the
-first and the last copy, between which comparisons of linear indices hold as well.
+statements of all copies alternate, so that few values are live at a time. The copies lie inside of
+an image: conditions that do not vary along the vector loop are checked before it, for the first and
+the last copy, between which comparisons of linear indices hold as well, or for each copy.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flambeau_inductor.codegen.cpp.cpp_types import HALVES
+from flambeau_inductor.codegen.cpp.masks import Conditions
 from flambeau_inductor.codegen.cpp.peel import peel, write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import dependents, static_product, stride_along, varies
-from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.indexing.expressions import free_names, linear_parts
 from flambeau_inductor.ir import Compute, Constant, IndexValue, Load, Store, index_of
 
 if TYPE_CHECKING:
@@ -102,14 +103,18 @@ def write_jammed(
     """
     conditions, statements = jammed
     name, last = outer.symbol.name, copies_of(outer) - 1
+    margins = Conditions(body).margins
+    linear = all(linear_parts(margins[each], frozenset((name,))) for each in conditions)
     moving = dependents(body, {vector.symbol.name})
     before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
     writer.line(
         f"bool jammed_here = {name} + {last} < {writer.size(outer)} && {count} + {last} < {end};"
     )
     if conditions:
-        with writer.block("for (int64_t ahead = 0; jammed_here && ahead < 2; ++ahead)"):
-            writer.printer.renamed[name] = f"({name} + {last} * ahead)"
+        step = last if linear else 1
+        head = f"int64_t ahead = 0; jammed_here && ahead <= {last}; ahead += {step}"
+        with writer.block(f"for ({head})"):
+            writer.printer.renamed[name] = f"({name} + ahead)"
             writer.statements(before)
             writer.line(f"jammed_here = {' && '.join(conditions)};")
     with writer.block("if (jammed_here)"):
