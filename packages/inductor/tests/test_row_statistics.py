@@ -373,7 +373,8 @@ def test_a_product_that_is_written_is_measured_apart() -> None:
     first, second = (on.call(aten.mm.default, on.graph.inputs[0], each) for each in turned)
     results = [b.argmin(b.cast(each, F32), 1) for each in (first, second)]
     tuner = StandIn("reduced rows")
-    after, _ = on.run([*results, second], tuner)
+    apart = dataclasses.replace(OPTIONS, fuse_horizontal=False)
+    after, _ = on.run([*results, second], tuner, apart)
     assert len({contest.key for contest in tuner.contests}) == len(tuner.contests) == 2
     for ours, factors in zip(after, (c, d), strict=False):
         assert torch.equal(ours, (x @ factors.mT).argmin(1))

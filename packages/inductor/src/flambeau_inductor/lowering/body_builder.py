@@ -252,7 +252,7 @@ class BodyBuilder:
         read = [v if v in self.decisive else self.unrounded.get(v, v) for v in self.given[place]]
         if isinstance(statement, Compute):
             return replace(statement, args=tuple(read))
-        return replace(statement, value=read[0])  # type: ignore[call-arg]
+        return replace(statement, value=read[0])  # type: ignore[call-arg,arg-type]
 
 
 def as_number(value: Number, dtype: torch.dtype) -> Number:
@@ -291,7 +291,7 @@ def with_names(statement: Statement, names: Mapping[str, str]) -> Statement:
     changes: dict[str, Any] = {}
     for field in ("value", "mask"):
         old = getattr(statement, field, None)
-        if old in names and not isinstance(statement, Constant):
+        if isinstance(old, str) and old in names:
             changes[field] = names[old]
     if isinstance(statement, Compute):
         changes["args"] = tuple([names.get(arg, arg) for arg in statement.args])
