@@ -67,12 +67,12 @@ def test_a_layer_that_the_backward_repeats_in_part():
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 here"
-)
 def test_other_dtypes_keep_the_library():
     tensors, log = inputs(torch.bfloat16), GraphLog()
     found = run(compile_program(layer, tensors, log), clones(tensors))
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        assert calls(log) == set(), "the library has no bfloat16 on this processor"
+        return
     assert calls(log) == {LAYER, BACKWARD}
     for ours, theirs in zip(found, run(layer, clones(tensors)), strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -1,5 +1,5 @@
 """Graphs of tensors that are declared on a GPU, which there need not be: a stand-in for a tuner
-takes the way that it is told, and programs run through the reference generator on CPU tensors.
+takes the given way, and programs run through the reference generator on CPU tensors.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from flambeau_inductor.codegen.triton.matmul_candidates import candidates
 from flambeau_inductor.codegen.triton.matmul_estimate import LAUNCH, MEMORY_BYTES
 from flambeau_inductor.lowering.contraction import (
@@ -24,6 +22,7 @@ from flambeau_inductor.lowering.contraction import (
 )
 from flambeau_inductor.nodes import ExternCall
 from flambeau_inductor.scheduler.groups import group_of
+from flambeau_inductor.tuning.dequantised import HALVES, LEAST_CAPABILITY
 from flambeau_inductor.tuning.gemm import TritonWays, extents_of
 from flambeau_inductor.tuning.order import GroupOrder
 from flambeau_inductor.tuning.product_ways import kernel_of
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from flambeau_inductor.scheduler.groups import Group
     from flambeau_inductor.tuning.ways import Way
     from flambeau_runtime.tuning.contest import CpuFacts
-
-HALVES = (torch.float16, torch.bfloat16)
-LEAST_CAPABILITY = 80
 
 LEAST_BYTES = 64 << 20
 """Smaller products stay in the caches between the kernel that writes and the one that reads."""
