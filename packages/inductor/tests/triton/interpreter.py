@@ -7,6 +7,7 @@ interpreter knows no libdevice; `numpy_libdevice` stands in for it with NumPy's 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -132,6 +133,68 @@ def numpy_type(kind: tl.dtype) -> np.dtype:
 
 
 triton_interpreter._get_np_dtype = numpy_type
+
+
+@functools.cache
+def shape_constants(shape: tuple[int, ...]) -> tuple[tl.tuple, tl.tuple, tl.constexpr]:
+    """A block's shape in integers and in constants, and its number of elements.
+
+    TypeError, ValueError where Triton allows no such block.
+    """
+    if shape:
+        check_block_type(object.__new__(tl.block_type), tl.int8, list(shape))
+    constants = tl.tuple([tl.constexpr(size) for size in shape])
+    return tl.tuple(shape), constants, tl.constexpr(math.prod(shape))
+
+
+check_block_type = tl.block_type.__init__
+
+
+def init_known_block_type(self: tl.block_type, element: tl.dtype, shape: Sequence[Any]) -> None:
+    """A block's type; the interpreter makes and checks the shape of each operation's result."""
+    sizes = tuple([getattr(size, "value", size) for size in shape])
+    if not sizes:
+        raise TypeError("a block has a dim")
+    self.element_ty = element
+    self.shape, _, numel = shape_constants(sizes)
+    self.numel = numel.value
+    self.name = f"<{sizes}, {element.name}>"
+
+
+def init_tensor(self: tl.tensor, handle: TensorHandle, kind: tl.dtype) -> None:
+    """A tensor whose shape is made once; the interpreter makes one for each tensor."""
+    self.handle, self.type, self.dtype = handle, kind, kind.scalar
+    sizes = tuple(kind.shape.values) if kind.is_block() else ()
+    _, self.shape, self.numel = shape_constants(sizes)
+
+
+def equal_tuples(self: tl.tuple, other: Any) -> tl.constexpr:
+    """Whether the elements are equal; the interpreter makes another tuple to find that out."""
+    return tl.constexpr(list(self.values) == list(getattr(other, "values", other)))
+
+
+tl.tuple.__eq__ = equal_tuples
+tl.block_type.__init__ = init_known_block_type
+tl.tensor.__init__ = init_tensor
+
+patch_language = triton_interpreter._patch_lang
+
+
+@functools.cache
+def patch_modules(*modules: types.ModuleType) -> None:
+    """Make the language's functions those of the interpreter, for the rest of the process."""
+    patch_language(types.SimpleNamespace(__globals__=dict(enumerate(modules))))
+
+
+def patch_language_once(function: Any) -> triton_interpreter._LangPatchScope:
+    """What replaces a function's language; the interpreter does so at each call of a function."""
+    known = (tl, tl.core)
+    modules = [each for each in function.__globals__.values() if any(each is m for m in known)]
+    patch_modules(*modules)
+    return triton_interpreter._LangPatchScope()
+
+
+triton_interpreter._patch_lang = patch_language_once
 
 
 def combine(
