@@ -10,7 +10,7 @@ import torch
 
 from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_inductor.indexing.expressions import symbol
-from flambeau_inductor.ir import Axis, Compute, Load, LoopKernel, Param, Reduce, Store
+from flambeau_inductor.ir import Axis, Compute, Constant, Load, LoopKernel, Param, Reduce, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +34,51 @@ def row_tile_cases(case: Callable[..., Any]) -> Iterator[Any]:
         yield normalized(case, 5, *shape, tiling)
         yield with_infinities(case, 40, tiling)
     yield with_infinities(case, 40, Tiling(1, 16, True, tiles=3))
+    for row, tiling in (
+        (64, kept),
+        (41, kept),
+        (41, Tiling(1, 64, True)),
+        (41, Tiling(2, 64, True)),
+    ):
+        yield rounded(case, row, tiling)
+
+
+def rounded(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:
+    """What may be computed in short ways since it is rounded: an error function, a sigmoid, and a
+    row divided by one number; also by zero, infinity, NaN, and where that one has no reciprocal.
+    """
+    i, r = symbol("i0"), symbol("r0")
+    body = (
+        Load("v0", BF16, "b0", row * i + r),
+        Compute("v1", F32, "cast", ("v0",)),
+        Reduce("v2", F32, "max", "v1"),
+        Compute("v3", F32, "sub", ("v1", "v2")),
+        Constant("v4", F32, 1.0),
+        Compute("v5", F32, "erf", ("v3",)),
+        Compute("v6", F32, "add", ("v5", "v4")),
+        Compute("v7", F32, "neg", ("v3",)),
+        Compute("v8", F32, "exp", ("v7",)),
+        Compute("v9", F32, "add", ("v8", "v4")),
+        Compute("v10", F32, "div", ("v1", "v9")),
+        Compute("v11", F32, "mul", ("v10", "v6")),
+        Compute("v12", BF16, "cast", ("v11",)),
+        Store("b1", row * i + r, "v12"),
+        Constant("v13", F32, 2.0**-100),
+        Compute("v14", F32, "mul", ("v2", "v13")),
+        Compute("v15", F32, "div", ("v1", "v14")),
+        Compute("v16", BF16, "cast", ("v15",)),
+        Store("b2", row * i + r, "v16"),
+    )
+    params = tuple(Param(f"b{n}", BF16, "write" if n else "read") for n in range(3))
+    x = torch.randn(9, row)
+    largest = (0.0, math.inf, math.nan, 3e38, 1e20, 1e-5, -2.0, 1e-10)
+    for number, value in enumerate(largest):
+        x[number] = -x[number].abs() + min(value, 0.0)
+        x[number, 7] = value
+    x[7, :7] *= 1e-30  # divided by a subnormal number
+    kernel = LoopKernel("cuda", params, (), (Axis(i, 9),), (Axis(r, row),), body)
+    made = [x.to(BF16).reshape(-1), *(torch.zeros(9 * row, dtype=BF16) for _ in range(2))]
+    return case(f"row_tiles-rounded-{row}-{tiling}", kernel, made, (), 1e-2, tiling)
 
 
 def with_infinities(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:

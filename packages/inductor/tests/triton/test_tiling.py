@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cases import (
+    BF16,
     F32,
     Case,
     column_scan,
@@ -155,8 +156,44 @@ def test_programs_within_long_rows_load_once_for_each_row_is_the_same_along_it()
 def test_a_row_is_divided_by_a_reciprocal() -> None:
     """One division a row; where a program has several rows, one an element."""
     lone, several = (softmax(64, row).kernel for row in (1024, 16))
-    assert "divide_by_row(v3, v4)" in write_kernel(lone, "generated", choose_tiling(lone))
+    assert "divide_by_row(v3, v4, False)" in write_kernel(lone, "generated", choose_tiling(lone))
     assert "divide_by" not in write_kernel(several, "generated", choose_tiling(several))
+
+
+def in_bfloat16(kernel: LoopKernel) -> LoopKernel:
+    """A kernel that reads and writes bfloat16 in place of float32."""
+    wide = {"v0": "v0_wide"}
+    body = []
+    for s in kernel.body:
+        if isinstance(s, Load):
+            body += [replace(s, dtype=BF16), Compute("v0_wide", F32, "cast", (s.name,))]
+        elif isinstance(s, Store):
+            body += [Compute("v9", BF16, "cast", (s.value,)), replace(s, value="v9")]
+        elif isinstance(s, Reduce):
+            body.append(replace(s, value=wide.get(s.value, s.value)))
+        else:
+            body.append(replace(s, args=tuple(wide.get(arg, arg) for arg in s.args)))
+    params = tuple(replace(param, dtype=BF16) for param in kernel.params)
+    return replace(kernel, params=params, body=tuple(body))
+
+
+def test_quotients_that_are_rounded_are_products() -> None:
+    kernel = in_bfloat16(softmax(64, 1024).kernel)
+    for strict in (False, True):
+        source = write_kernel(kernel, "generated", choose_tiling(kernel), strict=strict)
+        assert f"divide_by_row(v3, v4, {not strict})" in source
+
+
+def test_rows_of_much_arithmetic_are_several_tiles() -> None:
+    """Long ones, and those whose elements are read one by one: few threads have much of a row."""
+    for row, expected in ((1024, 0), (2048, 4), (4096, 4), (16384, 4)):
+        tiling = choose_tiling(softmax(64, row).kernel)
+        assert tiling.tiles == expected
+        assert not expected or (tiling.rblock * 4, tiling.warps) == (row, row // 1024)
+    for row, warps, tiles in ((1531, 1, 3), (1530, 4, 0), (3001, 2, 3), (9999, 8, 3), (301, 2, 0)):
+        tiling = choose_tiling(in_bfloat16(softmax(64, row).kernel))
+        assert tiling.tiles == tiles and (not tiles or tiling.warps == warps), (row, tiling)
+        assert tiles * tiling.rblock >= row or not tiles
 
 
 def test_programs_of_whole_channels_go_on_along_their_places() -> None:

@@ -100,7 +100,7 @@ def write(kernel: LoopKernel, name: str, tiling: AnyTiling, *, strict: bool = Fa
         kernel = shorten_sigmoid(shorten_erf(kernel))
     if isinstance(tiling, MatmulTiling):
         return write_matmul(kernel, name, tiling)
-    return write_kernel(kernel, name, tiling)
+    return write_kernel(kernel, name, tiling, strict=strict)
 
 
 def meta(kernel: LoopKernel, tiling: AnyTiling) -> dict[str, object]:

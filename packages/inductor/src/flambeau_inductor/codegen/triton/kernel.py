@@ -23,6 +23,7 @@ import torch
 from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.filled_loads import filled_loads
 from flambeau_inductor.codegen.triton.first_sorted import first_count, write_first_sorted
+from flambeau_inductor.codegen.triton.half_results import only_for_halves
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles
@@ -47,6 +48,7 @@ from flambeau_inductor.ir import (
     SHARE,
     TILE,
     CheckIndex,
+    Compute,
     Constant,
     IndexValue,
     Load,
@@ -84,9 +86,11 @@ EARLY_REGISTERS = 64
 """Registers of a thread that may wait for loads at the beginning of a persistent reduction."""
 
 
-def write_kernel(kernel: LoopKernel, name: str, tiling: Tiling) -> str:
-    """The source text of a kernel: imports, the helpers it needs, the function."""
-    return KernelWriter(kernel, name, tiling).source()
+def write_kernel(kernel: LoopKernel, name: str, tiling: Tiling, *, strict: bool = False) -> str:
+    """The source text of a kernel: imports, the helpers it needs, the function. `strict`: no value
+    is computed less exactly because rounding hides it.
+    """
+    return KernelWriter(kernel, name, tiling, strict=strict).source()
 
 
 def signature(kernel: LoopKernel) -> dict[str, str]:
@@ -100,11 +104,24 @@ def needs_debug(kernel: LoopKernel) -> bool:
     return any(isinstance(statement, CheckIndex) for statement in kernel.body)
 
 
+def _quotients_for_halves(body: Body) -> set[tuple[str, ...]]:
+    """What is divided by what, where all results reach memory in half precision only."""
+    halves = only_for_halves(body)
+    quotients = [s for s in body if isinstance(s, Compute) and s.op == "div"]
+    return {s.args for s in quotients} - {s.args for s in quotients if s.name not in halves}
+
+
 class KernelWriter(SourceWriter):
     """Writes one function; `TritonOps` calls back for masks, pointers, stores and reductions."""
 
     def __init__(
-        self, kernel: LoopKernel, name: str, tiling: Tiling, programs: tuple[str, ...] = ()
+        self,
+        kernel: LoopKernel,
+        name: str,
+        tiling: Tiling,
+        programs: tuple[str, ...] = (),
+        *,
+        strict: bool = False,
     ) -> None:
         super().__init__({param.name: param.dtype for param in kernel.params})
         self.kernel = kernel
@@ -142,6 +159,7 @@ class KernelWriter(SourceWriter):
         self.filled_loads = filled_loads(kernel)
         self.scalar_rows = bool(tiling.lanes) and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
+        self.rounded_quotients = set() if strict else _quotients_for_halves(kernel.body)
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
         self.orders: dict[tuple[str, bool], str] = {}
@@ -175,6 +193,10 @@ class KernelWriter(SourceWriter):
         """Whether one value of a program divides a whole row."""
         alone = bool(self.kernel.inner) and self.tiling.xblock == 1
         return alone and a in self.inner and b not in self.inner
+
+    def rounds_quotient(self, a: str, b: str) -> bool:
+        """Whether what one value divides another to reaches memory in half precision only."""
+        return (a.removesuffix(self.part_suffix), b) in self.rounded_quotients
 
     def masks(self, index: sympy.Expr, dtype: torch.dtype) -> list[str]:
         """The tile masks a load needs: over rows if rows vary, over lanes if lanes do."""
@@ -258,12 +280,17 @@ class KernelWriter(SourceWriter):
     def define(self, name: str, value: str) -> str:
         """A value, and the index that it is; returns the value's name in the function."""
         if self.row_part is not None and name in self.inner:
-            name = f"{name}_{self.row_part}"
+            name += self.part_suffix
             self.inner.add(name)
         self.line(f"{name} = {value}")
         if self.kernel.narrow and name in self.indirect:
             self.line(f"{name}_index = {name}.to(tl.int32)")
         return name
+
+    @property
+    def part_suffix(self) -> str:
+        """What the names of a tile of several end with: no name of the kernel does."""
+        return "" if self.row_part is None else f"_part{self.row_part}"
 
     def begin_tile(self, number: int) -> None:
         """What follows is about a tile of several that make up a row."""

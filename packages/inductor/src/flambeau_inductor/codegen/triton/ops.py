@@ -77,11 +77,14 @@ def divide_by(a, b, inverse):
 """,
     "divide_by_row": """
 @triton.jit
-def divide_by_row(a, b):
+def divide_by_row(a, b, rounded: tl.constexpr):
     inverse = tl.div_rn(tl.full(b.shape, 1.0, tl.float32), b)
     size = tl.max(tl.abs(b))
     if (size > 7.888609052210118e-31) & (size < 1.2676506002282294e30):
-        quotient = divide_by(a, b, inverse)
+        if rounded:
+            quotient = a * inverse
+        else:
+            quotient = divide_by(a, b, inverse)
     else:
         quotient = tl.div_rn(a, b)
     return quotient
@@ -249,7 +252,8 @@ class TritonOps:
 
     def div(self, a: str, b: str, dtype: torch.dtype) -> str:
         """A row or tile divided by one number shares its reciprocal: no division for each element,
-        which takes two slow instructions and a branch.
+        which takes two slow instructions and a branch. Where quotients are rounded to half
+        precision, their product with it is near enough.
         """
         if dtype is torch.float32:
             divisor = self.writer.constants.get(b)
@@ -259,7 +263,8 @@ class TritonOps:
                 return f"{self.writer.helper('divide_by')}({a}, {b}, {inverse})"
             if self.writer.divides_row(a, b):
                 self.writer.helper("divide_by")
-                return f"{self.writer.helper('divide_by_row')}({a}, {b})"
+                rounded = self.writer.rounds_quotient(a, b)
+                return f"{self.writer.helper('divide_by_row')}({a}, {b}, {rounded})"
         return _div(a, b, dtype)
 
     def pow(self, a: str, b: str, dtype: torch.dtype) -> str:

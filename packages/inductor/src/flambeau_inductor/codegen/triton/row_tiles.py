@@ -1,10 +1,10 @@
 """Persistent reductions of rows that are longer than one tile: a program keeps a row in registers
 as several tiles, whose statements are written one behind the other.
 
-    v0_0 = tl.load(b0 + 40960 * i0 + 0 + lanes)
+    v0_part0 = tl.load(b0 + 40960 * i0 + 0 + lanes)
     ...
-    v0_9 = tl.load(b0 + 40960 * i0 + 36864 + lanes)
-    v1_joined = v0_0 + v0_1
+    v0_part9 = tl.load(b0 + 40960 * i0 + 36864 + lanes)
+    v1_joined = v0_part0 + v0_part1
     ...
     v1 = tl.sum(v1_joined, 1)[:, None]
 

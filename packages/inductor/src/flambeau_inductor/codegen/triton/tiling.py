@@ -26,6 +26,7 @@ from flambeau_inductor.ir import (
     Sort,
     Store,
     index_of,
+    inner_names,
     operands,
 )
 from flambeau_inductor.scalar_ops import SCALAR_OPS
@@ -50,6 +51,15 @@ LONE_ROW = 512
 
 ROW_PART, LONGEST_TILED_ROW = 4096, 45056
 """Longer rows, of which a program keeps one, are kept in parts of this length; the longest."""
+
+HEAVY_ROW, SHORT_HEAVY_ROW = 10, 2048
+PER_TILE, PER_THREAD = 8, 32
+"""The cost of what is computed of each element from which on a kept row is several tiles, and the
+shortest such row; the elements of a tile, and of a row, that a thread has.
+"""
+
+SINGLE_PER_TILE, SINGLE_PER_THREAD = 16, 48
+"""The same for rows of odd lengths whose elements are read and written one by one."""
 
 LONG_REREAD_ROW = 65536
 """Rows longer than this that are read several times are read by more threads."""
@@ -198,7 +208,7 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
     if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel, hints):
         return _columns(kernel, row if static else None, hints)
     if static and row <= _longest_kept_row(kernel):
-        return _persistent(row, points)
+        return _tiled_row(kernel, row) or _persistent(row, points)
     if static and row <= LONGEST_TILED_ROW and _reads_again(kernel):
         if len(_streams(kernel)) == 1 and can_tile(kernel):
             return Tiling(1, ROW_PART, persistent=True, warps=16, tiles=-(-row // ROW_PART))
@@ -217,6 +227,34 @@ def _persistent(row: int, points: int) -> Tiling:
         return Tiling(1, rblock, persistent=True, warps=min(32, rblock // 512))
     xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
     return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
+
+
+def _tiled_row(kernel: LoopKernel, row: int) -> Tiling | None:
+    """A row in several tiles, where arithmetic or the instructions of its accesses take longer than
+    memory does: few threads, each with much of the row.
+    """
+    narrow = all(s.dtype.itemsize < 4 for s in _streams(kernel))
+    single = row % 2 == 1 and narrow and _reads_again(kernel)
+    if single:
+        tile, most = SINGLE_PER_TILE, SINGLE_PER_THREAD
+    elif row >= SHORT_HEAVY_ROW and _work_along_rows(kernel) >= HEAVY_ROW:
+        tile, most = PER_TILE, PER_THREAD
+    else:
+        return None
+    if _power_of_two(row) < LONE_ROW or len(_streams(kernel)) != 1 or not can_tile(kernel):
+        return None
+    warps = max(1, _power_of_two(-(-row // (32 * most))))
+    part = 32 * warps * tile
+    tiles = -(-row // part)
+    return Tiling(1, part, persistent=True, warps=warps, tiles=tiles) if tiles > 1 else None
+
+
+def _work_along_rows(kernel: LoopKernel) -> int:
+    """The cost of what is computed of each element of a row."""
+    inner = inner_names(kernel.body, kernel.inner)
+    return sum(
+        SCALAR_OPS[s.op].cost for s in kernel.body if isinstance(s, Compute) and s.name in inner
+    )
 
 
 def _shared_rows(kernel: LoopKernel, row: int) -> Tiling:
