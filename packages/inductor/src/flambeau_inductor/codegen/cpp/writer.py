@@ -126,6 +126,7 @@ class LoopWriter:
 
     def statements(self, statements: Iterable[Statement]) -> None:
         """Replay statements here; an index with a CheckIndex is made safe in each scope."""
+        self.printer.rounded = {}
         for statement in statements:
             index = index_of(statement)
             for name in sorted(free_names(index)) if index is not None else ():
