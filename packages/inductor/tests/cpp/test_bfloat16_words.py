@@ -8,11 +8,11 @@ import dataclasses
 
 import pytest
 import torch
-from run_cpp import I0, I1, K0, OPTIONS, Library, axes, params
+from run_cpp import I0, I1, K0, OPTIONS, R0, Library, axes, params
 
-from flambeau_inductor.codegen.cpp import streaming_stores
+from flambeau_inductor.codegen.cpp import accumulation_loops, bfloat16_words, streaming_stores
 from flambeau_inductor.codegen.cpp.bfloat16_words import in_words
-from flambeau_inductor.ir import Axis, Compute, Constant, Load, LoopKernel, Store
+from flambeau_inductor.ir import Axis, Compute, Constant, Load, LoopKernel, Reduce, Store
 from flambeau_runtime.build import isa
 
 BF16, F32, F64, I32, BOOL = (
@@ -111,6 +111,62 @@ def test_rows(library, name, rows) -> None:
     x, y = torch.randn(size).to(BF16), torch.randn(size).to(BF16)
     buffers = [x, y, torch.zeros(size, dtype=BF16)][: 2 if name == "twice" else 3]
     library.check(name, buffers, (rows,), rtol=0, atol=0)
+
+
+def sums(row, dtype: torch.dtype = BF16) -> LoopKernel:
+    """Rows less their means, and the products and sums of all elements, in three loops."""
+    index = row * I0 + R0
+    body = (
+        Load("v0", dtype, "b0", index), cast("v1", F32, "v0"),
+        Reduce("v2", F32, "sum", "v1"), Compute("v3", F32, "mul", ("v1", "v1")),
+        Reduce("v4", F32, "sum", "v3"), Reduce("v5", F32, "prod", "v1"),
+        Constant("v6", F32, 0.001), Compute("v7", F32, "mul", ("v2", "v6")),
+        Compute("v8", F32, "sub", ("v1", "v7")), cast("v9", dtype, "v8"), Store("b1", index, "v9"),
+        Store("b2", I0, "v2"), Store("b3", I0, "v4"), Store("b4", I0, "v5"),
+    )  # fmt: skip
+    described = params(
+        (dtype, "read"), (dtype, "write"), (F32, "write"), (F32, "write"), (F32, "write")
+    )
+    sizes = () if isinstance(row, int) else (row,)
+    return LoopKernel("cpu", described, sizes, axes((I0, 5)), axes((R0, row)), body)
+
+
+ROWS = (1, 63, 64, 65, 98, 1027, 2100)
+
+
+@pytest.mark.parametrize("level", isa.LEVELS)
+def test_sums_of_rows(level, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit what single elements give, in lanes of the same order."""
+    if isa.LEVELS.index(level) < isa.LEVELS.index(isa.detect()):
+        pytest.skip(f"this machine has no {level}")
+    options = dataclasses.replace(OPTIONS, isa=level)
+    rows = {f"k{row}": sums(row) for row in ROWS} | {"symbolic": sums(K0)}
+    in_pairs = Library(rows, options)
+    assert "sum_in_pairs<16>(v2_lanes + 16)" in in_pairs.text
+    monkeypatch.setattr(accumulation_loops, "in_words", lambda body, vector: None)
+    monkeypatch.setattr(bfloat16_words, "in_words", lambda body, vector: None)
+    single = Library(rows, options)
+    assert "load_word" not in single.text
+    for row in ROWS:
+        x = (torch.randn(5 * row) * 0.7 + 1).to(BF16)
+        for name, ints in ((f"k{row}", ()), ("symbolic", (row,))):
+            results = []
+            for library in (in_pairs, single):
+                buffers = [x, torch.zeros_like(x), *torch.zeros(3, 5)]
+                library.run(name, buffers, ints)
+                results.append(buffers)
+            assert all(map(torch.equal, *results))
+            want = x.view(5, row).float().sum(1)
+            torch.testing.assert_close(results[0][2], want, rtol=1e-5, atol=1e-4)
+
+
+def test_rows_of_float16_by_instructions() -> None:
+    """The loop behind a reduction converts chunks, as other loops do."""
+    library = Library({f"k{row}": sums(row, torch.float16) for row in ROWS})
+    assert "narrow_float16(" in library.text
+    for row in ROWS:
+        x = torch.randn(5 * row).half()
+        library.check(f"k{row}", [x, torch.zeros_like(x), *torch.zeros(3, 5)], rtol=1e-3, atol=1e-3)
 
 
 def replaced(*pairs) -> list:

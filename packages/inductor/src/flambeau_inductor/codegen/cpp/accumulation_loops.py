@@ -10,7 +10,8 @@
     v1_all += v1_part;
 
 The number of lanes and the order of the additions are the same at every ISA level. GCC keeps the
-lanes in registers if the loop body is small.
+lanes in registers if the loop body is small. Sums over rows of bfloat16 alone take words of two
+(`bfloat16_words`): even elements in the first half of the lanes, odd ones in the second.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.codegen.cpp.bfloat16_words import Words, in_words, write_halves
 from flambeau_inductor.codegen.cpp.elements import write_element
+from flambeau_inductor.codegen.cpp.peel import write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import dependents, varies
 from flambeau_inductor.codegen.cpp.reductions import LANES, PART_LENGTH, column_take, places
 from flambeau_inductor.ir import CheckIndex, Store
@@ -74,6 +77,7 @@ def _write_lanes(
 ) -> None:
     """Parts of whole blocks: the lanes of each part are joined to the whole."""
     name = writer.kernel.inner[-1].symbol.name
+    words = _sum_in_words(writer, phase, accumulators, inside)
     with writer.block(f"for (int64_t part = {begin}; part < {end}; part += {PART_LENGTH})"):
         writer.line(
             f"const int64_t stop = part + {PART_LENGTH} < {end} ? part + {PART_LENGTH} : {end};"
@@ -87,22 +91,55 @@ def _write_lanes(
             if any("{step}" in text for a in accumulators.values() for text in a.lane_take):
                 writer.line(f"const int32_t step = (int32_t)((block - part) / {LANES});")
             writer.simd(_check(inside))
-            with writer.loop("c", "0", str(LANES)):
-                writer.line(f"const int64_t {name} = block + c;")
-                write_element(writer, phase, inside)
-                for reduce in phase.reduces:
-                    accumulator = accumulators[reduce.name]
-                    takes = accumulator.lane_take or column_take(
-                        accumulator, reduce, writer.dtypes[reduce.value]
-                    )
-                    where = places("q", f"{reduce.name}_lanes", "[c]")
-                    _write_takes(writer, takes, reduce.name, reduce.value, where)
+            with writer.loop("c", "0", str(LANES // 2 if words else LANES)):
+                if words is not None:
+                    writer.line(f"const int64_t {name} = block + 2 * c;")
+                    for side in write_halves(writer, words):
+                        lane = "[c]" if side == "low" else f"[c + {LANES // 2}]"
+                        _take_in_lanes(writer, phase, accumulators, lane)
+                else:
+                    writer.line(f"const int64_t {name} = block + c;")
+                    write_element(writer, phase, inside)
+                    _take_in_lanes(writer, phase, accumulators, "[c]")
         for key, accumulator in accumulators.items():
-            _join_lanes(writer, key, accumulator)
+            _join_lanes(writer, key, accumulator, in_halves=words is not None)
 
 
-def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator) -> None:
-    """The lanes of a part, joined to the whole."""
+def _sum_in_words(
+    writer: LoopWriter,
+    phase: Phase,
+    accumulators: dict[str, Accumulator],
+    inside: Sequence[Statement],
+) -> Words | None:
+    """The body on words of bfloat16, where it only sums and multiplies up; None elsewhere."""
+    if writer.checked or _uses_rows(phase) or any(a.pairs is None for a in accumulators.values()):
+        return None
+    words = in_words(inside, writer.kernel.inner[-1])
+    return None if words is None or words.stores else words
+
+
+def _uses_rows(phase: Phase) -> bool:
+    """Whether a phase keeps, fetches or sorts rows of values."""
+    return bool(phase.keeps or phase.fetches or phase.sorts or phase.sorted)
+
+
+def _take_in_lanes(
+    writer: LoopWriter, phase: Phase, accumulators: dict[str, Accumulator], lane: str
+) -> None:
+    """The values of an element, taken into a lane of each reduction."""
+    for reduce in phase.reduces:
+        accumulator = accumulators[reduce.name]
+        takes = accumulator.lane_take or column_take(
+            accumulator, reduce, writer.dtypes[reduce.value]
+        )
+        where = places("q", f"{reduce.name}_lanes", lane)
+        _write_takes(writer, takes, reduce.name, reduce.value, where)
+
+
+def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator, *, in_halves: bool) -> None:
+    """The lanes of a part, joined to the whole; `in_halves`: those of even elements, then those of
+    odd ones, which pairs keep apart up to the last.
+    """
     whole = places("s", f"{key}_all")
     if accumulator.lanes:
         name = writer.kernel.inner[-1].symbol.name
@@ -114,9 +151,12 @@ def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator) -> None:
                 writer.line(text.format(**whole, **lanes, blocks=blocks, at=position))
         return
     if accumulator.pairs is not None:
-        writer.line(
-            f"const {accumulator.part[0][0]} {key}_sum = {accumulator.pairs}<{LANES}>({key}_lanes);"
-        )
+        half, pairs = LANES // 2, accumulator.pairs
+        total = f"{pairs}<{LANES}>({key}_lanes)"
+        if in_halves:
+            odd = f"{pairs}<{half}>({key}_lanes + {half})"
+            total = f"{pairs}<{half}>({key}_lanes) {accumulator.clauses[0]} {odd}"
+        writer.line(f"const {accumulator.part[0][0]} {key}_sum = {total};")
         for text in accumulator.join:
             writer.line(text.format(**whole, **places("q", f"{key}_sum")))
         return
@@ -134,6 +174,9 @@ def _write_plain(
     end: str,
 ) -> None:
     """One vector loop: a vector register accumulates parts, which then join the whole."""
+    if not accumulators and not _uses_rows(phase):
+        write_vector_loop(writer, writer.kernel.inner[-1], begin, end, tuple(inside), ())
+        return
     clauses = [_check(inside)]
     for key, accumulator in accumulators.items():
         for (ctype, suffix, start), sign in zip(accumulator.part, accumulator.clauses, strict=True):

@@ -28,7 +28,7 @@ from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import Compute, Load, Store, defined_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from flambeau_inductor.codegen.cpp.writer import LoopWriter
     from flambeau_inductor.ir import Axis, Statement
@@ -77,7 +77,7 @@ def in_words(body: Sequence[Statement], vector: Axis) -> Words | None:
                 half.append(statement)
             case _:
                 return None
-    return Words(tuple(loads), tuple(half), floats, tuple(stores)) if loads and stores else None
+    return Words(tuple(loads), tuple(half), floats, tuple(stores)) if loads else None
 
 
 def _is_row(statement: Load | Store, vector: Axis, values: Mapping[str, Statement]) -> bool:
@@ -112,7 +112,7 @@ def write_loop(
     # Rows of a tile are better read as they were written: by elements.
     plain = writer.checked or writer.ordered or writer.staged or is_short(begin, end)
     words = None if plain else in_words(body, vector)
-    if words is None:
+    if words is None or not words.stores:
         writer.simd(clause)
         with writer.loop(vector.symbol.name, begin, end):
             writer.statements(body)
@@ -130,11 +130,21 @@ def write_loop(
 
 def _write_word(writer: LoopWriter, words: Words) -> None:
     """The statements of both halves, between the loads and the stores."""
+    for number in range(len(words.stores)):
+        writer.line(f"uint32_t low{number}, high{number};")
+    for side in write_halves(writer, words):
+        for number, (_, rounded) in enumerate(words.stores):
+            writer.line(f"{side}{number} = rounded_bits({rounded});")
+    for number, (store, _) in enumerate(words.stores):
+        place = f"{store.buffer} + {writer.printer.index_text(store.index)}"
+        writer.line(f"store_word({place}, low{number}, high{number});")
+
+
+def write_halves(writer: LoopWriter, words: Words) -> Iterator[str]:
+    """The loads, and the statements of each half in a block, in which its side is yielded."""
     for load in words.loads:
         place = f"{load.buffer} + {writer.printer.index_text(load.index)}"
         writer.line(f"const uint32_t {load.name}_word = load_word({place});")
-    for number in range(len(words.stores)):
-        writer.line(f"uint32_t low{number}, high{number};")
     for side in ("low", "high"):
         with writer.block(""):
             writer.staged = {
@@ -142,8 +152,4 @@ def _write_word(writer: LoopWriter, words: Words) -> None:
             }
             writer.statements(words.half)
             writer.staged = {}
-            for number, (_, rounded) in enumerate(words.stores):
-                writer.line(f"{side}{number} = rounded_bits({rounded});")
-    for number, (store, _) in enumerate(words.stores):
-        place = f"{store.buffer} + {writer.printer.index_text(store.index)}"
-        writer.line(f"store_word({place}, low{number}, high{number});")
+            yield side
