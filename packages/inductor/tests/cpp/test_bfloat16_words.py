@@ -131,18 +131,38 @@ def sums(row, dtype: torch.dtype = BF16) -> LoopKernel:
     return LoopKernel("cpu", described, sizes, axes((I0, 5)), axes((R0, row)), body)
 
 
+def softmax(row, dtype: torch.dtype = BF16, *, doubled: bool = False) -> LoopKernel:
+    """Exponentials are kept in halves of blocks, unless a loop reads floats beside them."""
+    index = row * I0 + R0
+    body = [
+        Load("v0", dtype, "b0", index), cast("v1", F32, "v0"),
+        Reduce("v2", F32, "max", "v1"), Compute("v3", F32, "sub", ("v1", "v2")),
+        Compute("v4", F32, "exp", ("v3",)), Reduce("v5", F32, "sum", "v4"),
+        Compute("v6", F32, "div", ("v4", "v5")), cast("v9", dtype, "v6"), Store("b1", index, "v9"),
+        Store("b2", I0, "v5"),
+    ]  # fmt: skip
+    if doubled:
+        body[-3:-3] = [Load("v7", F32, "b3", R0), Compute("v8", F32, "mul", ("v6", "v7"))]
+        body[-3] = cast("v9", dtype, "v8")
+    described = params((dtype, "read"), (dtype, "write"), (F32, "write"), (F32, "read"))
+    sizes = () if isinstance(row, int) else (row,)
+    return LoopKernel("cpu", described, sizes, axes((I0, 5)), axes((R0, row)), tuple(body))
+
+
 ROWS = (1, 63, 64, 65, 98, 1027, 2100)
 
 
 @pytest.mark.parametrize("level", isa.LEVELS)
-def test_sums_of_rows(level, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("build", [sums, softmax])
+def test_reductions_of_rows(level, build, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit what single elements give, in lanes of the same order."""
     if isa.LEVELS.index(level) < isa.LEVELS.index(isa.detect()):
         pytest.skip(f"this machine has no {level}")
     options = dataclasses.replace(OPTIONS, isa=level)
-    rows = {f"k{row}": sums(row) for row in ROWS} | {"symbolic": sums(K0)}
+    rows = {f"k{row}": build(row) for row in ROWS} | {"symbolic": build(K0)}
     in_pairs = Library(rows, options)
-    assert "sum_in_pairs<16>(v2_lanes + 16)" in in_pairs.text
+    assert "_lanes + 16)" in in_pairs.text
+    assert build is sums or "keep_v4[block + c + 16] = v4" in in_pairs.text
     monkeypatch.setattr(accumulation_loops, "in_words", lambda body, vector: None)
     monkeypatch.setattr(bfloat16_words, "in_words", lambda body, vector: None)
     single = Library(rows, options)
@@ -156,8 +176,19 @@ def test_sums_of_rows(level, monkeypatch: pytest.MonkeyPatch) -> None:
                 library.run(name, buffers, ints)
                 results.append(buffers)
             assert all(map(torch.equal, *results))
-            want = x.view(5, row).float().sum(1)
-            torch.testing.assert_close(results[0][2], want, rtol=1e-5, atol=1e-4)
+        wide = x.view(5, row).float()
+        want = wide.sum(1) if build is sums else (wide - wide.amax(1, True)).exp().sum(1)
+        torch.testing.assert_close(results[0][2], want, rtol=1e-5, atol=1e-4)
+        if build is softmax:
+            torch.testing.assert_close(results[0][1].view(5, row), wide.softmax(1).to(BF16))
+
+
+def test_rows_that_floats_are_read_beside_are_kept_in_order() -> None:
+    library = Library({f"k{row}": softmax(row, doubled=True) for row in ROWS})
+    assert "keep_v4" in library.text and "keep_v4[block" not in library.text
+    for row in ROWS:
+        x, y = torch.randn(5 * row).to(BF16), torch.randn(row)
+        library.check(f"k{row}", [x, torch.zeros_like(x), torch.zeros(5), y], rtol=1e-2, atol=1e-4)
 
 
 def test_rows_of_float16_by_instructions() -> None:

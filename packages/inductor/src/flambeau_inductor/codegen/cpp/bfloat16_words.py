@@ -77,7 +77,9 @@ def in_words(body: Sequence[Statement], vector: Axis) -> Words | None:
                 half.append(statement)
             case _:
                 return None
-    return Words(tuple(loads), tuple(half), floats, tuple(stores)) if loads else None
+    if not loads and not stores:
+        return None
+    return Words(tuple(loads), tuple(half), floats, tuple(stores))
 
 
 def _is_row(statement: Load | Store, vector: Axis, values: Mapping[str, Statement]) -> bool:
@@ -123,16 +125,20 @@ def write_loop(
         writer.simd()
         with writer.loop("word", "0", "words"):
             writer.line(f"const int64_t {name} = {begin} + 2 * word;")
-            _write_word(writer, words)
+            write_word(writer, words)
         with writer.block(f"for (int64_t {name} = {begin} + 2 * words; {name} < {end}; ++{name})"):
             writer.statements(body)
 
 
-def _write_word(writer: LoopWriter, words: Words) -> None:
-    """The statements of both halves, between the loads and the stores."""
+def write_word(
+    writer: LoopWriter, words: Words, first: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """The statements of both halves, between the loads and the stores; `first`: lines before those
+    of each.
+    """
     for number in range(len(words.stores)):
         writer.line(f"uint32_t low{number}, high{number};")
-    for side in write_halves(writer, words):
+    for side in write_halves(writer, words, first):
         for number, (_, rounded) in enumerate(words.stores):
             writer.line(f"{side}{number} = rounded_bits({rounded});")
     for number, (store, _) in enumerate(words.stores):
@@ -140,13 +146,17 @@ def _write_word(writer: LoopWriter, words: Words) -> None:
         writer.line(f"store_word({place}, low{number}, high{number});")
 
 
-def write_halves(writer: LoopWriter, words: Words) -> Iterator[str]:
+def write_halves(
+    writer: LoopWriter, words: Words, first: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[str]:
     """The loads, and the statements of each half in a block, in which its side is yielded."""
     for load in words.loads:
         place = f"{load.buffer} + {writer.printer.index_text(load.index)}"
         writer.line(f"const uint32_t {load.name}_word = load_word({place});")
     for side in ("low", "high"):
         with writer.block(""):
+            for line in (first or {}).get(side, ()):
+                writer.line(line)
             writer.staged = {
                 name: f"{side}_half({word}_word)" for name, word in words.floats.items()
             }
