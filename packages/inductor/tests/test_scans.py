@@ -166,10 +166,25 @@ def test_chunks_are_three_kernels(tester):
 @pytest.mark.parametrize(("size", "parts"), [(600_000, 16), (600_001, 16), (700_000, 16)])
 def test_long_rows_on_a_cpu_are_scanned_in_chunks(tester, size, parts):
     """Chunks that divide the row, where there are such: then what follows joins the last kernel."""
-    program = tester.compile(
-        tester.graph(lambda b, x: b.neg(b.cumsum(x, 0, False)), [torch.empty(size)])
-    )[0]
+    graph = tester.graph(lambda b, x: b.neg(b.cumsum(x, 0, False)), [torch.empty(size)])
+    options = dataclasses.replace(tester.options, threads=2)
+    program = tester.compile(graph, options)[0]
     assert len(program.kernels) == (4 if size % parts else 3)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_one_thread_scans_a_long_row_at_once(tester, limited):
+    """By the option, or where torch has one thread."""
+    options = dataclasses.replace(tester.options, threads=int(limited))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2 if limited else 1)
+    try:
+        program = tester.check(
+            lambda b, x: b.cumsum(x, 0, False), torch.randn(600_001), options=options
+        )
+    finally:
+        torch.set_num_threads(threads)
+    assert len(program.kernels) == 1
 
 
 def kernel(*middle) -> LoopKernel:

@@ -54,7 +54,9 @@ REDUCTIONS = {"cumsum": "sum", "cumprod": "prod", "cummax": "amax", "cummin": "a
 
 CPU_CHUNKS = 16
 CPU_LONG_ROW = 1 << 19
-"""On a CPU, threads share rows from this length on, if there are fewer rows than chunks."""
+"""On a CPU, threads share rows from this length on, if there are fewer rows than chunks, and more
+threads than one when the graph is compiled: a single one would only read the operand twice.
+"""
 
 
 class Nests(Protocol):
@@ -85,7 +87,8 @@ def choose_chunk(node: Node, options: InductorOptions) -> int:
     if options.reduction_parts is not None:
         return -(-length // options.reduction_parts) if length > options.reduction_parts else 0
     if spec.device.type != "cuda":
-        if length < CPU_LONG_ROW or rows >= CPU_CHUNKS or options.threads == 1:
+        threads = options.threads or torch.get_num_threads()
+        if length < CPU_LONG_ROW or rows >= CPU_CHUNKS or threads == 1:
             return 0
         return _even_chunk(spec.shape[dim], -(-length // CPU_CHUNKS))
     step = hint_of(spec.stride[dim])

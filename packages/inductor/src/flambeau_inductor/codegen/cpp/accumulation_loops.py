@@ -10,7 +10,9 @@
     v1_all += v1_part;
 
 The number of lanes and the order of the additions are the same at every ISA level. GCC keeps the
-lanes in registers if the loop body is small.
+lanes in registers if the loop body is small. Sums over rows of bfloat16 alone take words of two
+(`bfloat16_words`): even elements in the first half of the lanes, odd ones in the second, and so in
+each whole block of a kept row, if all loops on kept rows take words.
 """
 
 from __future__ import annotations
@@ -19,9 +21,19 @@ import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+import torch
+
+from flambeau_inductor.codegen.cpp.bfloat16_words import Words, in_words, write_halves, write_word
 from flambeau_inductor.codegen.cpp.elements import write_element
+from flambeau_inductor.codegen.cpp.peel import write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import dependents, varies
-from flambeau_inductor.codegen.cpp.reductions import LANES, PART_LENGTH, column_take, places
+from flambeau_inductor.codegen.cpp.reductions import (
+    LANES,
+    PART_LENGTH,
+    accumulator_of,
+    column_take,
+    places,
+)
 from flambeau_inductor.ir import CheckIndex, Store
 
 if TYPE_CHECKING:
@@ -32,6 +44,9 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Statement
     from flambeau_inductor.scheduler.phases import Phase
 
+HALVES_OF_BLOCK = {"low": "c", "high": f"c + {LANES // 2}"}
+"""The lane of each half of word c in a block."""
+
 PLAIN_ROW = 2 * LANES
 """Rows known to be this short are accumulated in one vector: lanes would cost more."""
 
@@ -41,27 +56,37 @@ def write_accumulation_loop(
 ) -> None:
     """The loop of a phase along the innermost inner axis."""
     axis = writer.kernel.inner[-1]
-    fetched = {*phase.fetches, *(sort.name for sort in phase.sorted)}
-    body = [s for s in phase.inner if getattr(s, "name", None) not in fetched]
-    moving = dependents(tuple(body), {axis.symbol.name, *fetched})
-    inside = [s for s in body if varies(s, moving)]
+    fixed, inside = _split_body(writer, phase)
     count = int(end) if begin == "0" and end.isdigit() else None
-    lanes = any(accumulator.wants_lanes for accumulator in accumulators.values()) and (
-        count is None or count > PLAIN_ROW
-    )
-    with writer.block("") if lanes else nullcontext():
-        writer.statements(s for s in body if not varies(s, moving) and not isinstance(s, Store))
-        if lanes:
+    is_long = count is None or count > PLAIN_ROW
+    lanes = is_long and any(accumulator.wants_lanes for accumulator in accumulators.values())
+    words = _phase_in_words(writer, phase, inside)
+    if words is not None and _uses_rows(phase):
+        words = words if is_long and _keeps_halves(writer) else None
+    with writer.block("") if lanes or words else nullcontext():
+        writer.statements(s for s in fixed if not isinstance(s, Store))
+        if lanes or (words is not None and _uses_rows(phase)):
             whole = f"{axis.symbol.name}_whole" if count is None else str(count // LANES * LANES)
             if count is None:
                 writer.line(
                     f"const int64_t {whole} = {begin} + ({end} - {begin}) / {LANES} * {LANES};"
                 )
-            _write_lanes(writer, phase, accumulators, inside, begin, whole)
+            if lanes:
+                _write_lanes(writer, phase, accumulators, inside, begin, whole, words)
+            else:
+                _write_blocks(writer, phase, words, begin, whole)
             begin = whole
         if begin != end:
             _write_plain(writer, phase, accumulators, inside, begin, end)
-        writer.statements(s for s in body if isinstance(s, Store) and not varies(s, moving))
+        writer.statements(s for s in fixed if isinstance(s, Store))
+
+
+def _split_body(writer: LoopWriter, phase: Phase) -> tuple[list[Statement], list[Statement]]:
+    """A phase's inner statements that do not vary along the innermost axis, and those that do."""
+    fetched = {*phase.fetches, *(sort.name for sort in phase.sorted)}
+    body = [s for s in phase.inner if getattr(s, "name", None) not in fetched]
+    moving = dependents(tuple(body), {writer.kernel.inner[-1].symbol.name, *fetched})
+    return [s for s in body if not varies(s, moving)], [s for s in body if varies(s, moving)]
 
 
 def _write_lanes(
@@ -71,6 +96,7 @@ def _write_lanes(
     inside: Sequence[Statement],
     begin: str,
     end: str,
+    words: Words | None,
 ) -> None:
     """Parts of whole blocks: the lanes of each part are joined to the whole."""
     name = writer.kernel.inner[-1].symbol.name
@@ -87,22 +113,88 @@ def _write_lanes(
             if any("{step}" in text for a in accumulators.values() for text in a.lane_take):
                 writer.line(f"const int32_t step = (int32_t)((block - part) / {LANES});")
             writer.simd(_check(inside))
-            with writer.loop("c", "0", str(LANES)):
-                writer.line(f"const int64_t {name} = block + c;")
-                write_element(writer, phase, inside)
-                for reduce in phase.reduces:
-                    accumulator = accumulators[reduce.name]
-                    takes = accumulator.lane_take or column_take(
-                        accumulator, reduce, writer.dtypes[reduce.value]
-                    )
-                    where = places("q", f"{reduce.name}_lanes", "[c]")
-                    _write_takes(writer, takes, reduce.name, reduce.value, where)
+            with writer.loop("c", "0", str(LANES // 2 if words else LANES)):
+                if words is not None:
+                    writer.line(f"const int64_t {name} = block + 2 * c;")
+                    for side in write_halves(writer, words, _fetches(phase)):
+                        lane = HALVES_OF_BLOCK[side]
+                        for kept in phase.keeps:
+                            writer.line(f"keep_{kept}[block + {lane}] = {kept};")
+                        _take_in_lanes(writer, phase, accumulators, f"[{lane}]")
+                else:
+                    writer.line(f"const int64_t {name} = block + c;")
+                    write_element(writer, phase, inside)
+                    _take_in_lanes(writer, phase, accumulators, "[c]")
         for key, accumulator in accumulators.items():
-            _join_lanes(writer, key, accumulator)
+            _join_lanes(writer, key, accumulator, in_halves=words is not None)
 
 
-def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator) -> None:
-    """The lanes of a part, joined to the whole."""
+def _phase_in_words(writer: LoopWriter, phase: Phase, inside: Sequence[Statement]) -> Words | None:
+    """The body on words of bfloat16, where it only sums and multiplies up, or stores; else None."""
+    kept = (*phase.keeps, *phase.fetches)
+    if writer.checked or phase.sorts or phase.sorted or len(writer.kernel.inner) > 1:
+        return None
+    if any(writer.dtypes[name] is not torch.float32 for name in kept):
+        return None
+    takes = [accumulator_of(reduce, writer.dtypes[reduce.value]) for reduce in phase.reduces]
+    if any(accumulator.pairs is None for accumulator in takes) or (phase.keeps and not takes):
+        return None
+    words = in_words(inside, writer.kernel.inner[-1])
+    return None if words is None or (words.stores and takes) else words
+
+
+def _keeps_halves(writer: LoopWriter) -> bool:
+    """Whether all loops that keep or fetch rows of values take words."""
+    return all(
+        _phase_in_words(writer, phase, _split_body(writer, phase)[1]) is not None
+        for phase in writer.phases
+        if _uses_rows(phase)
+    )
+
+
+def _fetches(phase: Phase) -> dict[str, list[str]]:
+    """The lines that fetch a half of a word from rows kept in halves."""
+    return {
+        side: [f"const float {name} = keep_{name}[block + {lane}];" for name in phase.fetches]
+        for side, lane in HALVES_OF_BLOCK.items()
+    }
+
+
+def _write_blocks(
+    writer: LoopWriter, phase: Phase, words: Words | None, begin: str, end: str
+) -> None:
+    """Blocks of a loop without reductions, on rows kept in halves."""
+    assert words is not None
+    name = writer.kernel.inner[-1].symbol.name
+    with writer.block(f"for (int64_t block = {begin}; block < {end}; block += {LANES})"):
+        writer.simd(None)
+        with writer.loop("c", "0", str(LANES // 2)):
+            writer.line(f"const int64_t {name} = block + 2 * c;")
+            write_word(writer, words, _fetches(phase))
+
+
+def _uses_rows(phase: Phase) -> bool:
+    """Whether a phase keeps, fetches or sorts rows of values."""
+    return bool(phase.keeps or phase.fetches or phase.sorts or phase.sorted)
+
+
+def _take_in_lanes(
+    writer: LoopWriter, phase: Phase, accumulators: dict[str, Accumulator], lane: str
+) -> None:
+    """The values of an element, taken into a lane of each reduction."""
+    for reduce in phase.reduces:
+        accumulator = accumulators[reduce.name]
+        takes = accumulator.lane_take or column_take(
+            accumulator, reduce, writer.dtypes[reduce.value]
+        )
+        where = places("q", f"{reduce.name}_lanes", lane)
+        _write_takes(writer, takes, reduce.name, reduce.value, where)
+
+
+def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator, *, in_halves: bool) -> None:
+    """The lanes of a part, joined to the whole; `in_halves`: those of even elements, then those of
+    odd ones, which pairs keep apart up to the last.
+    """
     whole = places("s", f"{key}_all")
     if accumulator.lanes:
         name = writer.kernel.inner[-1].symbol.name
@@ -114,9 +206,12 @@ def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator) -> None:
                 writer.line(text.format(**whole, **lanes, blocks=blocks, at=position))
         return
     if accumulator.pairs is not None:
-        writer.line(
-            f"const {accumulator.part[0][0]} {key}_sum = {accumulator.pairs}<{LANES}>({key}_lanes);"
-        )
+        half, pairs = LANES // 2, accumulator.pairs
+        total = f"{pairs}<{LANES}>({key}_lanes)"
+        if in_halves:
+            odd = f"{pairs}<{half}>({key}_lanes + {half})"
+            total = f"{pairs}<{half}>({key}_lanes) {accumulator.clauses[0]} {odd}"
+        writer.line(f"const {accumulator.part[0][0]} {key}_sum = {total};")
         for text in accumulator.join:
             writer.line(text.format(**whole, **places("q", f"{key}_sum")))
         return
@@ -134,6 +229,9 @@ def _write_plain(
     end: str,
 ) -> None:
     """One vector loop: a vector register accumulates parts, which then join the whole."""
+    if not accumulators and not _uses_rows(phase):
+        write_vector_loop(writer, writer.kernel.inner[-1], begin, end, tuple(inside), ())
+        return
     clauses = [_check(inside)]
     for key, accumulator in accumulators.items():
         for (ctype, suffix, start), sign in zip(accumulator.part, accumulator.clauses, strict=True):

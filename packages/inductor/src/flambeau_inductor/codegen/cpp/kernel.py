@@ -96,7 +96,6 @@ class KernelWriter(LoopWriter):
         vector = self.plan.vector
         self.ordered = self.plan.serial and vector is not None and is_ordered(kernel.body, vector)
         self.block_width = column_block(kernel, vector) if vector is not None else 0
-        self.phases: tuple[Phase, ...] = ()
         self.keep_rows = False
 
     # The kernel

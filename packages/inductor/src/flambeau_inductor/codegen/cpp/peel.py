@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
+from flambeau_inductor.codegen.cpp.bfloat16_words import write_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
 from flambeau_inductor.codegen.cpp.masks import Conditions, rename_operands, simplify_masks
@@ -255,9 +256,8 @@ def write_vector_loop(
             return
         if not is_short(begin, end) and write_lines(writer, inside, vector, begin, end):
             return
-        writer.simd(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None)
-        with writer.loop(vector.symbol.name, begin, end):
-            writer.statements(inside)
+        clause = ("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None
+        write_loop(writer, inside, vector, begin, end, clause)
 
 
 def write_peeled(

@@ -550,10 +550,24 @@ static void sort_row(const T *row, int64_t count, sort_key<T> *keys, int32_t *or
 INLINE float from_bfloat16(uint16_t bits) {
   return __builtin_bit_cast(float, (uint32_t)bits << 16);
 }
-INLINE uint16_t to_bfloat16(float x) {
+INLINE uint32_t rounded_bits(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x), nan = -(uint32_t)(x != x);
   const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
-  return (uint16_t)((rounded | nan) >> 16);
+  return rounded | nan;
+}
+INLINE uint16_t to_bfloat16(float x) { return (uint16_t)(rounded_bits(x) >> 16); }
+INLINE float rounded_bfloat16(float x) {
+  return __builtin_bit_cast(float, rounded_bits(x) & 0xffff0000u);
+}
+""",
+    "words_of_bfloat16": """\
+// Two neighbours in a word, the first in its low half: at any place where one may be.
+typedef uint32_t neighbours __attribute__((aligned(2), may_alias));
+INLINE uint32_t load_word(const uint16_t *from) { return *(const neighbours *)from; }
+INLINE float low_half(uint32_t word) { return __builtin_bit_cast(float, word << 16); }
+INLINE float high_half(uint32_t word) { return __builtin_bit_cast(float, word & 0xffff0000u); }
+INLINE void store_word(uint16_t *to, uint32_t low, uint32_t high) {
+  *(neighbours *)to = low >> 16 | (high & 0xffff0000u);
 }
 """,
     "float16": """\
@@ -677,6 +691,8 @@ _PROVIDES = {
     "float_words": "stored_words", "bfloat16_pairs": "stored_words", "int16_pairs": "stored_words",
     "stored_bfloat16": "stored_words", "stored_int8": "stored_words", "words": "stored_words",
     "multiply_tile": "multiply_rows", "transposed": "stage_tile",
+    **dict.fromkeys(("rounded_bits", "rounded_bfloat16"), "bfloat16"),
+    **dict.fromkeys(("load_word", "low_half", "high_half", "store_word"), "words_of_bfloat16"),
     **{f"{way}_{one.name}": one.name for one in FLOAT8.values() for way in ("from", "to")},
 }  # fmt: skip
 

@@ -45,7 +45,8 @@ class CppPrinter:
     checked is replaced by one that is safe to read at); `guards` maps it to the condition under
     which that holds. `carry_index` picks a column's carry of a Scan. `bounds` maps constants to
     variables that hold them, whose value the compiler does not know. `floats` are the dtypes of
-    floating values; `truncated` maps an integer that was cast from one to the float equal to it.
+    floating values; `truncated` maps an integer that was cast from one to the float equal to it;
+    `rounded` maps a bfloat16 to the float that it was cast from, in the same scope.
     """
 
     def __init__(self) -> None:
@@ -58,6 +59,7 @@ class CppPrinter:
         self.bounds: dict[str, str] = {}
         self.floats: dict[str, torch.dtype] = {}
         self.truncated: dict[str, tuple[str, torch.dtype]] = {}
+        self.rounded: dict[str, str] = {}
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
@@ -66,10 +68,18 @@ class CppPrinter:
             self.constants[name] = statement.value
         self.lines.append(f"const {value_type(statement.dtype)} {name} = {value};")  # type: ignore[union-attr]
         if statement.dtype.is_floating_point:  # type: ignore[union-attr]
+            if isinstance(statement, Compute) and statement.dtype is torch.bfloat16:
+                self._bind_rounded(statement)
             self.floats[name] = statement.dtype  # type: ignore[union-attr]
         elif isinstance(statement, Compute) and statement.op == "cast":
             self._bind_truncated(statement)
         return name
+
+    def _bind_rounded(self, statement: Compute) -> None:
+        """The float that a bfloat16 was cast from, where it was."""
+        self.rounded.pop(statement.name, None)
+        if statement.op == "cast" and self.floats.get(statement.args[0]) is torch.float32:
+            (self.rounded[statement.name],) = statement.args
 
     def _bind_truncated(self, cast: Compute) -> None:
         """The float that equals an integer cast from a float. GCC before 14 makes the casts there
@@ -197,6 +207,8 @@ class CppPrinter:
             return self.cast(value, wide, to)
         if source == torch.bool:  # a selection is vectorised where the conversion of a mask is not
             return f"{x} ? {literal(1, to)} : {literal(0, to)}"
+        if x in self.rounded and to in (torch.float32, torch.float64):
+            return self.cast(f"rounded_bfloat16({self.rounded[x]})", torch.float32, to)
         if source in HALVES:
             return self.cast(f"from_{HALVES[source]}({x})", torch.float32, to)
         if to in HALVES:

@@ -10,6 +10,8 @@ is more to compute than a few additions, in blocks with vector loops before and 
       for (c = 0; c < count; ++c) { v2 = v2_block[c]; ...; b1[r0] = v3; }        vectorised
     }
 
+Sums of floats (`scan_sum`) read a row of memory, and write one, without arrays between.
+
 Where columns lie side by side each has a carry, and the loop over them is a vector loop.
 """
 
@@ -18,15 +20,27 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import sympy
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.elements import write_element
-from flambeau_inductor.codegen.cpp.plan import dependents, statement_cost, varies
+from flambeau_inductor.codegen.cpp.plan import dependents, statement_cost, stride_along, varies
 from flambeau_inductor.codegen.cpp.reductions import places
 from flambeau_inductor.codegen.cpp.scans import carry_start, carry_type, is_vector_sum, take
 from flambeau_inductor.codegen.cpp.sorts import collect, fetch
-from flambeau_inductor.ir import CheckIndex, Compute, Scan, Store, defined_name, scan_direction
+from flambeau_inductor.indexing.expressions import free_names, symbol
+from flambeau_inductor.ir import (
+    CheckIndex,
+    Compute,
+    Load,
+    Scan,
+    Store,
+    defined_name,
+    index_of,
+    operands,
+    scan_direction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -110,16 +124,60 @@ class _Blocks:
             s for s in phase.inner if s not in self.fixed and defined_name(s) not in self.fetched
         )
         self.values = {name: s for s in writer.kernel.body if (name := defined_name(s)) is not None}
+        self.whole = {reduce.value for reduce in phase.reduces} | set(phase.keeps)
+        self.whole |= {sort.value for sort in phase.sorts}
         self.stage_of = self.number_stages()
+        self.read_rows = {
+            s.name: s for s in self.moving if isinstance(s, Load) and self.is_row(s, "read")
+        }
+        self.stored_rows = self.stored_sums()
         self.in_blocks = self.values_in_blocks()
 
     def adds_vectors(self, statement: Statement) -> bool:
-        """Whether a statement is a Scan by `scan_sum`, of values in an array of a block."""
+        """Whether a statement is a Scan by `scan_sum`, of values in memory or in an array."""
+        if not isinstance(statement, Scan) or not is_vector_sum(statement, self.values):
+            return False
+        name = self.scanned(statement)
+        return name in self.read_rows or name in self.in_blocks
+
+    def is_row(self, statement: Load | Store, access: str) -> bool:
+        """Whether an access goes along a row of a buffer that is only read, or written once."""
+        (param,) = (p for p in self.writer.kernel.params if p.name == statement.buffer)
+        uses = [
+            s
+            for s in self.writer.kernel.body
+            if isinstance(s, (Load, Store)) and s.buffer == statement.buffer
+        ]
         return (
-            isinstance(statement, Scan)
-            and self.scanned(statement) in self.in_blocks
-            and is_vector_sum(statement, self.values)
+            statement.mask is None
+            and getattr(statement, "mode", "") == ""
+            and param.access == access
+            and (access == "read" or len(uses) == 1)
+            and stride_along(statement.index, self.axis) is sympy.S.One
+            and free_names(statement.index).isdisjoint(self.values)
         )
+
+    def stored_sums(self) -> dict[str, Store]:
+        """The Scans by `scan_sum` whose results are only stored, in a row, with the Stores."""
+        moving = {defined_name(s) for s in self.moving}
+        result = {}
+        for scan in self.moving:
+            if not isinstance(scan, Scan) or scan.name in self.whole:
+                continue
+            if not is_vector_sum(scan, self.values) or self.scanned(scan) not in moving:
+                continue
+            match [s for s in self.moving if varies(s, {scan.name})]:
+                case [Store() as store] if self.is_row(store, "write"):
+                    result[scan.name] = store
+        return result
+
+    def row(self, name: str) -> str:
+        """Where the elements of a value in a block begin: in memory or an array."""
+        access = self.read_rows.get(name) or self.stored_rows.get(name)
+        if access is None or name in self.in_blocks:
+            return f"{name}_block"
+        index = access.index.xreplace({self.axis.symbol: symbol("block")})
+        return f"{access.buffer} + {self.writer.printer.index_text(index)}"
 
     def scanned(self, scan: Scan) -> str:
         """The value whose array a Scan reads: floats that `scan_sum` makes doubles itself."""
@@ -144,16 +202,16 @@ class _Blocks:
 
     def values_in_blocks(self) -> dict[str, Statement]:
         """The values that a loop defines and another one reads."""
-        whole = {reduce.value for reduce in self.phase.reduces} | set(self.phase.keeps)
-        whole |= {sort.value for sort in self.phase.sorts}
         result = {}
         for statement, number in self.stage_of.items():
             name = defined_name(statement)
-            if name is not None and (
-                name in whole
+            if name is None or name in self.stored_rows:
+                continue
+            if (
+                name in self.whole
                 or isinstance(statement, Scan)
                 or any(
-                    self.scanned(reader) == name
+                    self.reads_array(reader, name)
                     if isinstance(reader, Scan)
                     else varies(reader, {name}) and number != stage
                     for reader, stage in self.stage_of.items()
@@ -161,6 +219,25 @@ class _Blocks:
             ):
                 result[name] = statement
         return result
+
+    def reads_array(self, scan: Scan, name: str) -> bool:
+        """Whether a Scan reads a value from an array of a block."""
+        in_memory = name in self.read_rows and is_vector_sum(scan, self.values)
+        return self.scanned(scan) == name and not in_memory
+
+    def stage(self, number: int) -> list[Statement]:
+        """The statements between two Scans whose results something reads."""
+        stored = set(self.stored_rows.values())
+        result: list[Statement] = []
+        wanted = set(self.in_blocks)
+        for s in reversed([s for s, n in self.stage_of.items() if n == number]):
+            name = defined_name(s)
+            if isinstance(s, Scan) or s in stored or (name is not None and name not in wanted):
+                continue
+            result.append(s)
+            index = index_of(s)
+            wanted |= {*operands(s), *(free_names(index) if index is not None else ())}
+        return result[::-1]
 
     def write(self, accumulators: dict[str, Accumulator]) -> None:
         """Blocks of the row."""
@@ -218,7 +295,7 @@ class _Blocks:
 
     def write_stage(self, number: int) -> None:
         """The statements between two Scans: a vector loop."""
-        stage = [s for s, n in self.stage_of.items() if n == number and not isinstance(s, Scan)]
+        stage = self.stage(number)
         if not stage:
             return
         checked = any(isinstance(s, CheckIndex) for s in stage)
@@ -234,7 +311,7 @@ class _Blocks:
         scans = [s for s, n in self.stage_of.items() if n == number and isinstance(s, Scan)]
         for scan in filter(self.adds_vectors, scans):
             way = "true" if self.reverse else "false"
-            rows = f"{self.scanned(scan)}_block, {scan.name}_block"
+            rows = f"{self.row(self.scanned(scan))}, {self.row(scan.name)}"
             self.writer.line(f"scan_sum<{way}>({rows}, count, {scan.name}_carry);")
         scans = [scan for scan in scans if not self.adds_vectors(scan)]
         if not scans:

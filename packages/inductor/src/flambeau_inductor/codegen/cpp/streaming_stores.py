@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from flambeau_inductor.codegen.cpp.bfloat16_words import write_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.plan import (
     hinted_size,
@@ -166,15 +167,11 @@ def write_lines(
             of_each = f" / {len(stored[buffer])}" if len(stored[buffer]) > 1 else ""
             writer.line(f"line_end = line + {length} - past_boundary({buffer}_to){of_each};")
             writer.line(f"line_end = line_end < {end} ? line_end : {end};")
-            writer.simd()
-            with writer.loop(vector.symbol.name, "line", "line_end"):
-                writer.statements(inside)
+            write_loop(writer, inside, vector, "line", "line_end")
             for buffer, stores in stored.items():
                 count = "line_end - line"
                 count = f"{len(stores)} * ({count})" if len(stores) > 1 else count
                 writer.line(f"stream_line({buffer}_line, {buffer}_to, {count}, {buffer}_streams);")
     with writer.block("else"):
-        writer.simd()
-        with writer.loop(vector.symbol.name, begin, end):
-            writer.statements(body)
+        write_loop(writer, body, vector, begin, end)
     return True

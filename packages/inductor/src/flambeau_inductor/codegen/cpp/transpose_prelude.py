@@ -2,7 +2,8 @@
 
 A block of `side` rows of 16 bytes is transposed by interleaving row i with row i + side / 2, as
 often as side has bits: a perfect shuffle each, which every machine with vectors has as an
-instruction. AVX-512 transposes 16 x 16 words.
+instruction. AVX2 shuffles two blocks at once, of the rows below each other, whose results lie side
+by side. AVX-512 transposes 16 x 16 words.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def _transpose_words() -> str:
     return f"""\
 #ifdef __AVX512F__
 template <> struct transposed<4> {{
-  enum {{ side = 16 }};
+  enum {{ side = 16, has_two = 0 }};
   static void run(const void *from, int64_t stride, void *to, int64_t to_stride) {{
     typedef int32_t words __attribute__((vector_size(64), aligned(4), may_alias));
     typedef int32_t lanes __attribute__((vector_size(64)));
@@ -42,20 +43,45 @@ template <> struct transposed<4> {{
 
 
 def _transpose_block(size: int, element: str) -> str:
-    """The transpose of rows of 16 bytes, of elements of `size` bytes."""
-    side = 16 // size
-    low = ", ".join(f"{lane}, {side + lane}" for lane in range(side // 2))
-    high = ", ".join(f"{lane}, {side + lane}" for lane in range(side // 2, side))
+    """The transpose of rows of 16 bytes, of elements of `size` bytes, and of two such blocks."""
     return f"""\
 template <> struct transposed<{size}> {{
-  enum {{ side = {side} }};
-  INLINE void run(const void *from, int64_t stride, void *to, int64_t to_stride) {{
-    typedef {element} words __attribute__((vector_size(16), aligned({size}), may_alias));
-    const words low = {{{low}}}, high = {{{high}}};
+{_run("run", size, element, 1)}#ifdef __AVX2__
+  enum {{ side = {16 // size}, has_two = 1 }};
+{_run("run_two", size, element, 2)}#else
+  enum {{ side = {16 // size}, has_two = 0 }};
+#endif
+}};
+"""
+
+
+def _run(name: str, size: int, element: str, blocks: int) -> str:
+    """The function that transposes one block, or two below each other."""
+    side = 16 // size
+    count = blocks * side
+
+    def shuffle(lanes: range) -> str:
+        pairs = ((side * block + lane, count + side * block + lane)
+                 for block in range(blocks) for lane in lanes)  # fmt: skip
+        return ", ".join(f"{a}, {b}" for a, b in pairs)
+
+    below = f"*(const block *)(place + {side} * stride)"
+    all_lanes = ", ".join(map(str, range(count)))
+    rows = "*(const block *)place"
+    if blocks == 2:
+        rows = f"__builtin_shufflevector({rows}, {below}, {all_lanes})"
+    return f"""\
+  INLINE void {name}(const void *from, int64_t stride, void *to, int64_t to_stride) {{
+    typedef {element} block __attribute__((vector_size(16), aligned({size}), may_alias));
+    typedef {element} words __attribute__((vector_size({16 * blocks}), aligned({size}), may_alias));
+    const words low = {{{shuffle(range(side // 2))}}};
+    const words high = {{{shuffle(range(side // 2, side))}}};
     words row[{side}], next[{side}];
     #pragma GCC unroll {side}
-    for (int i = 0; i < {side}; ++i)
-      row[i] = *(const words *)((const {element} *)from + i * stride);
+    for (int i = 0; i < {side}; ++i) {{
+      const {element} *const place = (const {element} *)from + i * stride;
+      row[i] = {rows};
+    }}
     #pragma GCC unroll 4
     for (int done = 1; done < {side}; done *= 2) {{
       #pragma GCC unroll {side}
@@ -69,7 +95,6 @@ template <> struct transposed<{size}> {{
     #pragma GCC unroll {side}
     for (int i = 0; i < {side}; ++i) *(words *)(({element} *)to + i * to_stride) = row[i];
   }}
-}};
 """
 
 
@@ -85,13 +110,19 @@ def stage_tile() -> str:
 template <int size> struct transposed;
 {"".join(blocks)}\
 // tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along lines of memory.
-// `ahead`: the next tile is the one below, in other pages, which the machine does not guess.
+// `ahead`: the next tile is the one below, in other pages, which the machine does not guess; two
+// blocks at once would need more lines of one set of the cache than it has.
 template <bool ahead, class T, int width>
 INLINE void stage_tile(const T *from, int64_t stride, int64_t rows, int64_t columns,
                        T (*tile)[width]) {{
   const int64_t side = transposed<sizeof(T)>::side;
   const int64_t whole_rows = rows / side * side, whole_columns = columns / side * side;
-  for (int64_t c = 0; c < whole_columns; c += side)
+  int64_t begin = 0;
+  if constexpr (!ahead && transposed<sizeof(T)>::has_two)
+    for (; begin + 2 * side <= columns; begin += 2 * side)
+      for (int64_t r = 0; r < whole_rows; r += side)
+        transposed<sizeof(T)>::run_two(from + begin * stride + r, stride, &tile[r][begin], width);
+  for (int64_t c = begin; c < whole_columns; c += side)
     for (int64_t r = 0; r < whole_rows; r += side) {{
       for (int64_t k = c; ahead && k < c + side; ++k)
         __builtin_prefetch(from + (k + columns) * stride + r);

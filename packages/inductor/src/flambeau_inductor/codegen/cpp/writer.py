@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from flambeau_inductor.ir import LoopKernel, Statement
+    from flambeau_inductor.scheduler.phases import Phase
 
 
 def is_checked(kernel: LoopKernel) -> bool:
@@ -55,6 +56,7 @@ class LoopWriter:
         self.ordered = False
         """Whether points of the vector loop must come one after another."""
         self.row_names: dict[tuple[str, bool], str] = {}
+        self.phases: tuple[Phase, ...] = ()
 
     def line(self, text: str) -> None:
         """Append a line, indented."""
@@ -126,6 +128,7 @@ class LoopWriter:
 
     def statements(self, statements: Iterable[Statement]) -> None:
         """Replay statements here; an index with a CheckIndex is made safe in each scope."""
+        self.printer.rounded = {}
         for statement in statements:
             index = index_of(statement)
             for name in sorted(free_names(index)) if index is not None else ():
