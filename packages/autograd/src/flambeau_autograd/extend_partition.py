@@ -204,10 +204,13 @@ class RepeatedCalls:
         return [*self.nodes[: run.stop], *added, *self.nodes[run.stop :]]
 
     def attach(self, whole: Graph, position_of: Callable[[Label], int | None]) -> None:
-        """Give the whole graph the short one, which stages behind this one compile in its place.
-        `position_of`: the position of an input of the whole graph by its label.
+        """Give the whole graph the short one, which stages behind this one compile in its place, if
+        it has as many copies as they need. `position_of`: the position of an input of the whole
+        graph by its label.
         """
         run = self.run
+        if run.count < 2 * FIRST:
+            return
         kinds: dict[Any, int] = {}
         short = ShortGraph(whole, self.short, self.dropped)
         top = max((layer for _, layer in self.labels.values()), default=0)
