@@ -325,7 +325,7 @@ class _Functionalizer:
         """`base` conjugated or negated, in separate memory; twice is not at all."""
         producer = base.producer
         if producer is not None and producer.op is op:
-            return next(producer.operands())
+            return producer.operands()[0]
         return self._emit(op, base)
 
     def _own_memory(self, value: Value) -> Value:

@@ -83,7 +83,7 @@ def _needs_memory(graph: Graph) -> set[Value]:
     result = set(graph.live_at_exit())
     for node in reversed(graph.nodes):
         if _reads_memory(node.op):
-            result.add(next(node.operands()))
+            result.add(node.operands()[0])
         if _views_argument(node.op) and any(out in result for out in node.outputs):
             result.update(node.operands())
     return result
