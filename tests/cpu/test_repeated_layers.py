@@ -493,7 +493,7 @@ def test_partition_is_that_of_the_whole_graph(
 
 
 @pytest.mark.parametrize("name", ["plain", "encoders", "convolutions", "shared_scale"])
-def test_trace_does_not_grow_from_eleven_layers_on(name: str, derived: list[tuple[int, Any]]) -> None:
+def test_trace_does_not_grow_from_eleven_on(name: str, derived: list[tuple[int, Any]]) -> None:
     """Stacks of a usual model: fewer layers are kept than of many."""
     for layers in (11, 12):
         torch.manual_seed(0)

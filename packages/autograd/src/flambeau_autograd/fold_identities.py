@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.functionalize import same_layout
-from flambeau_autograd.operators import moves_nothing, memory_of
+from flambeau_autograd.operators import memory_of, moves_nothing
 from flambeau_autograd.substitution import Substitution
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value

@@ -136,9 +136,7 @@ class _Network:
         self._users = graph.users()
         self._order = {node: position for position, node in enumerate(graph.nodes)}
         self._heavy_before = list(
-            accumulate(
-                _is_heavy(node.op) and node in forward_nodes for node in graph.nodes
-            )
+            accumulate(_is_heavy(node.op) and node in forward_nodes for node in graph.nodes)
         )
         """Of each call, how many heavy calls of the forward are there up to it."""
         self._depth: dict[Value, int] = {}
