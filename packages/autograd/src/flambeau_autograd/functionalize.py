@@ -140,7 +140,8 @@ class _Functionalizer:
             drifted = drifted or result.spec is not value.spec
             return result
 
-        args, kwargs = map_values(node.args, read), map_values(node.kwargs, read)
+        args = map_values(node.args, read)
+        kwargs = map_values(node.kwargs, read) if node.kwargs else {}
         call = Node(node.op, args, kwargs, (), node.where)
         specs = self._infer(node.op, args, kwargs) if drifted else None
         call.outputs = tuple(
