@@ -464,10 +464,14 @@ def text_of(graph: Any) -> list[str]:
     return [*lines, *outputs[:kept], *sorted(outputs[kept:])]  # saved tensors have no order
 
 
+@pytest.mark.parametrize("count", [11, 12, 24])
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("layer", [Block, Attention, Encoder, lambda: Block(dropout=0.5)])
 def test_partition_is_that_of_the_whole_graph(
-    layer: Callable[[], nn.Module], requires_grad: bool, monkeypatch: pytest.MonkeyPatch
+    layer: Callable[[], nn.Module],
+    requires_grad: bool,
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     texts: list[Any] = []
     summarize = pipeline.summarize
@@ -483,9 +487,21 @@ def test_partition_is_that_of_the_whole_graph(
     x = torch.randn(2, ROWS, WIDTH, requires_grad=requires_grad)
     for shorten in (pipeline.shorten_module, lambda gm, examples: None):
         monkeypatch.setattr(pipeline, "shorten_module", shorten)
-        model = Layers([layer() for _ in range(24)])
+        model = Layers([layer() for _ in range(count)])
         flambeau.compile(model, fullgraph=True, options={"graph_cache": False})(x)
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", ["plain", "encoders", "convolutions", "shared_scale"])
+def test_trace_does_not_grow_from_eleven_on(name: str, derived: list[tuple[int, Any]]) -> None:
+    """Stacks of a usual model: fewer layers are kept than of many."""
+    for layers in (11, 12):
+        torch.manual_seed(0)
+        model = STACKS[name](layers)
+        compiled = flambeau.compile(model, fullgraph=True)
+        check_against_eager(model, compiled, torch.randn(2, ROWS, WIDTH), True)
+    (few, _), (many, _) = derived
+    assert few == many
 
 
 @pytest.mark.parametrize("name", ["plain", "shared_scale"])

@@ -19,7 +19,7 @@ python -m tools.bench products [--case ...]            linear layers on a CPU, w
 python -m tools.bench models [--case resnet50_1 ...] [--cold]      whole models on a CPU: ms a call
 python -m tools.bench background [--case resnet18_1 ...]   eager calls while an entry is compiled
 python -m tools.bench regions [--repeats 3]            first calls of 8 and 80 equal layers: CPU s
-python -m tools.bench joint [--repeats 3]              trace to partition of BERT-base: CPU s
+python -m tools.bench joint [--repeats 3]              trace to partition of BERT-base: CPU seconds
 python -m tools.bench document [--case numpy ...]      four programs of a page, each mode: ms a call
 python -m tools.bench budget [--case ...] [--picture a.svg]    saved bytes, ms a training step
 python -m tools.bench curves [--case gpt2 ...] [--steps 300]   losses beside eager's, in its noise

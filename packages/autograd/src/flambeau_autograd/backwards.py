@@ -56,7 +56,8 @@ class BackwardTable:
 
     def without(self, missing: frozenset[int]) -> Backward:
         """The backward for a call in which the results `missing` have no tangent."""
-        missing &= self._tangents
+        if missing:
+            missing &= self._tangents
         known = self._compiled.get(missing)
         if known is None:
             with self._lock:

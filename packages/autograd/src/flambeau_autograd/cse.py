@@ -10,11 +10,14 @@ again by `unalias_outputs`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau_autograd.operators import happens_once
 from flambeau_autograd.substitution import Substitution
 from flambeau_prims.graph import Graph, Node, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def merge_common_subexpressions(graph: Graph) -> Graph:
@@ -45,27 +48,25 @@ def _key(node: Node) -> tuple[Any, ...]:
     key: list[Any] = [id(node.op)]
     for out in node.outputs:
         key.append(None if out is None else out.spec)
-    _flatten(node.args, key)
-    if node.kwargs:
-        _flatten(node.kwargs, key)
+    _flatten((node.args, node.kwargs) if node.kwargs else node.args, key)
     return tuple(key)
 
 
-def _flatten(arg: Any, key: list[Any]) -> None:
+def _flatten(items: Iterable[Any], key: list[Any]) -> None:
     # Plain recursion into a list: nested generators take twice as long.
-    kind = type(arg)
-    if kind is Value or kind is int:
-        key.append(arg)
-    elif isinstance(arg, (tuple, list)):
-        key += (len(arg), tuple)
-        for item in arg:
+    for item in items:
+        kind = type(item)
+        if kind is Value or kind is int:
+            key.append(item)
+        elif isinstance(item, (tuple, list)):
+            key += (len(item), tuple)
             _flatten(item, key)
-    elif isinstance(arg, dict):
-        for name in sorted(arg):
-            key.append(name)
-            _flatten(arg[name], key)
-    elif isinstance(arg, (bool, float, complex)):
-        # 1, 1.0 and True compare equal, as do 0.0 and -0.0; a NaN does not equal itself.
-        key += (kind, repr(arg))
-    else:
-        key.append(arg)
+        elif isinstance(item, dict):
+            for name in sorted(item):
+                key.append(name)
+                _flatten((item[name],), key)
+        elif isinstance(item, (bool, float, complex)):
+            # 1, 1.0 and True compare equal, as do 0.0 and -0.0; a NaN does not equal itself.
+            key += (kind, repr(item))
+        else:
+            key.append(item)

@@ -72,9 +72,13 @@ class RepeatedCalls:
             tokens.append(known.setdefault(token, len(known)))
         self.reads = [list(node.operands()) for node in graph.nodes]
         self.run = self._windows(tokens)
-        # As it is: the whole graph takes the Nodes of the short one over.
-        self.short = copied(graph.nodes, graph.inputs, graph.outputs, graph.env)
-        self.short.name, self.short.private_outputs = graph.name, graph.private_outputs
+        self.short: Graph | None = None
+        """The short graph as it is, for the stages behind this one if it has as many copies as they
+        need: the whole graph takes its Nodes over.
+        """
+        if self.run.count >= 2 * FIRST:
+            self.short = copied(graph.nodes, graph.inputs, graph.outputs, graph.env)
+            self.short.name, self.short.private_outputs = graph.name, graph.private_outputs
         self.names = [value.name for value in self.places]
         self.added: list[list[Node]] = []
         """The windows that were added, in order."""
@@ -184,10 +188,8 @@ class RepeatedCalls:
                 return self.moved(value, extra, resolve)
 
             for node in last:
-                copy = Node(
-                    node.op, map_values(node.args, read), map_values(node.kwargs, read), (),
-                    node.where,
-                )  # fmt: skip
+                kwargs = map_values(node.kwargs, read) if node.kwargs else {}
+                copy = Node(node.op, map_values(node.args, read), kwargs, (), node.where)
                 copy.outputs = tuple([
                     None if out is None else Value(name(out, extra), out.spec, copy)
                     for out in node.outputs
@@ -207,6 +209,8 @@ class RepeatedCalls:
         """Give the whole graph the short one, which stages behind this one compile in its place.
         `position_of`: the position of an input of the whole graph by its label.
         """
+        if self.short is None:
+            return
         run = self.run
         kinds: dict[Any, int] = {}
         short = ShortGraph(whole, self.short, self.dropped)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.functionalize import same_layout
-from flambeau_autograd.operators import Work, memory_of, work
+from flambeau_autograd.operators import memory_of, moves_nothing
 from flambeau_autograd.substitution import Substitution
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value
@@ -39,14 +39,14 @@ def _reads_memory(op: Any) -> bool:
 
 def fold_identities(graph: Graph) -> Graph:
     """Fold calls that change nothing in `graph`, in place."""
-    pinned = {memory_of(next(node.operands())) for node in graph.nodes if _reads_memory(node.op)}
+    pinned = {memory_of(node.operands()[0]) for node in graph.nodes if _reads_memory(node.op)}
     returned = {out for out in graph.outputs if isinstance(out, Value)}
     replaced = Substitution()
     kept: list[Node] = []
     for node in graph.nodes:
         replaced.apply(node)
         operand = _operand_given_back(node, returned) if _may_give_back(node.op) else None
-        if operand is None or (node.op in _COPIES and node.outputs[0] in pinned):
+        if operand is None or (node.outputs[0] in pinned and node.op in _COPIES):
             kept.append(node)
         else:
             out = node.outputs[0]
@@ -59,7 +59,7 @@ def fold_identities(graph: Graph) -> Graph:
 
 @per_operator
 def _may_give_back(op: Any) -> bool:
-    return op in _COPIES or work(op) is Work.VIEW
+    return op in _COPIES or moves_nothing(op)
 
 
 def _operand_given_back(node: Node, returned: set[Value]) -> Value | None:
@@ -70,10 +70,10 @@ def _operand_given_back(node: Node, returned: set[Value]) -> Value | None:
         or node.outputs[0] is None
     ):
         return None
-    if node.op in _MOVES_ELEMENTS and not _keeps_order(node):
+    if _moves_elements(node.op) and not _keeps_order(node):
         return None
     operand, result = node.args[0], node.outputs[0]
-    exact = work(node.op) is Work.VIEW or result in returned
+    exact = moves_nothing(node.op) or result in returned
     return operand if _same(operand.spec, result.spec, exact=exact) else None
 
 
@@ -92,6 +92,11 @@ _MOVES_ELEMENTS = {
     aten.view.dtype, aten._conj.default, aten._neg_view.default, prims.permute, prims.as_strided,
 }  # fmt: skip
 """Views that move elements though their Spec may equal the operand's (1 x 1, a conjugate)."""
+
+
+@per_operator
+def _moves_elements(op: Any) -> bool:
+    return op in _MOVES_ELEMENTS
 
 
 def _keeps_order(node: Node) -> bool:

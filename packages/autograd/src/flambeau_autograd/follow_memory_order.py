@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau_autograd.functionalize import dense_order, same_layout
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.primitives import Kind, Prim
 
 if TYPE_CHECKING:
@@ -57,15 +58,14 @@ class _Follower:
     def run(self) -> Graph:
         kept = []
         for node in self.graph.nodes:
-            if any(value in self.replaced for value in node.operands()):
+            if not self.replaced.keys().isdisjoint(node.operands()):
                 node.args, node.kwargs = (
                     map_values(arg, self.source) for arg in (node.args, node.kwargs)
                 )
             if self.is_left_out(node):
                 continue
             kept.append(node)
-            reduces = isinstance(node.op, Prim) and node.op.kind is Kind.REDUCTION
-            if reduces or any(value in self.moved for value in node.operands()):
+            if _reduces(node.op) or not self.moved.isdisjoint(node.operands()):
                 self.lay_out(node)
         self.graph.nodes = kept
         return self.graph
@@ -110,6 +110,11 @@ class _Follower:
         if (spec.stride, spec.offset) != (out.spec.stride, out.spec.offset):
             out.spec = spec
             self.moved.add(out)
+
+
+@per_operator
+def _reduces(op: Any) -> bool:
+    return isinstance(op, Prim) and op.kind is Kind.REDUCTION
 
 
 def _reduced(x: Spec, out: Spec, dims: Any) -> Spec:

@@ -140,7 +140,8 @@ class _Functionalizer:
             drifted = drifted or result.spec is not value.spec
             return result
 
-        args, kwargs = map_values(node.args, read), map_values(node.kwargs, read)
+        args = map_values(node.args, read)
+        kwargs = map_values(node.kwargs, read) if node.kwargs else {}
         call = Node(node.op, args, kwargs, (), node.where)
         specs = self._infer(node.op, args, kwargs) if drifted else None
         call.outputs = tuple(
@@ -325,7 +326,7 @@ class _Functionalizer:
         """`base` conjugated or negated, in separate memory; twice is not at all."""
         producer = base.producer
         if producer is not None and producer.op is op:
-            return next(producer.operands())
+            return producer.operands()[0]
         return self._emit(op, base)
 
     def _own_memory(self, value: Value) -> Value:

@@ -28,11 +28,12 @@ class Packed:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Kept:
     """What a call keeps for the derivatives of its gradients: the inputs that these depend on, the
     versions of those whose versions nothing else checks, the values of the symbols, the states of
-    the random generators.
+    the random generators. Nothing changes it; it is not frozen because each call makes one, at a
+    third of the time.
     """
 
     inputs: tuple[Any, ...]

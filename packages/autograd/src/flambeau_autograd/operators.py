@@ -77,7 +77,18 @@ def happens_once(node: Node) -> bool:
     It draws from a random generator (dropout with p given as 0 or 1 included), or raises where the
     data is not as it should be, or other processes wait for it.
     """
-    return work(node.op) is Work.ONCE
+    return _happens_once(node.op)
+
+
+@per_operator
+def moves_nothing(op: Any) -> bool:
+    """Whether an operator moves nothing: its result is a view of its first operand."""
+    return work(op) is Work.VIEW
+
+
+@per_operator
+def _happens_once(op: Any) -> bool:
+    return work(op) is Work.ONCE
 
 
 def computed_from(
@@ -107,6 +118,6 @@ def memory_of(value: Value) -> Value:
 
     A primitive `reshape` counts as a view although it copies where strides do not allow one.
     """
-    while value.producer is not None and work(value.producer.op) is Work.VIEW:
-        value = next(value.producer.operands())
+    while value.producer is not None and moves_nothing(value.producer.op):
+        value = value.producer.operands()[0]
     return value

@@ -302,12 +302,10 @@ def copied(
         for value in inputs
     }
     result = []
+    mine_of = own.__getitem__
     for node in nodes:
-        args, kwargs = (
-            map_values(node.args, own.__getitem__),
-            map_values(node.kwargs, own.__getitem__),
-        )
-        copy = Node(node.op, args, kwargs, (), node.where)
+        kwargs = map_values(node.kwargs, mine_of) if node.kwargs else {}
+        copy = Node(node.op, map_values(node.args, mine_of), kwargs, (), node.where)
         outputs: list[Value | None] = []
         for out in node.outputs:
             if out is None:

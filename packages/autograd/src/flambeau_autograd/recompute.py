@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.min_cut import INFINITE, FlowNetwork
-from flambeau_autograd.operators import Work, memory_of, work
+from flambeau_autograd.operators import Work, memory_of, moves_nothing, work
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.per_operator import per_operator
 from flambeau_prims.sizes import hint_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,33 @@ def size_in_bytes(value: Value) -> int:
 
 def compares_extremes(node: Node) -> bool:
     """Whether a call may compare elements with their extreme; x != x only finds NaN."""
-    return node.op in _EQUALITIES and len(set(node.operands())) > 1
+    return _finds_equality(node.op) and len(set(node.operands())) > 1
+
+
+@per_operator
+def _finds_equality(op: Any) -> bool:
+    return op in _EQUALITIES
+
+
+@per_operator
+def _gathers(op: Any) -> bool:
+    return op in _GATHERS
+
+
+@per_operator
+def _stays(op: Any) -> bool:
+    """Whether a call's results are in memory, and what it reads: it is a separate kernel."""
+    return work(op) in (Work.HEAVY, Work.ONCE)
+
+
+@per_operator
+def _costs_nothing(op: Any) -> bool:
+    return work(op) in (Work.VIEW, Work.FACTORY)
+
+
+@per_operator
+def _is_heavy(op: Any) -> bool:
+    return work(op) is Work.HEAVY
 
 
 class _Network:
@@ -109,9 +136,7 @@ class _Network:
         self._users = graph.users()
         self._order = {node: position for position, node in enumerate(graph.nodes)}
         self._heavy_before = list(
-            accumulate(
-                node in forward_nodes and work(node.op) is Work.HEAVY for node in graph.nodes
-            )
+            accumulate(_is_heavy(node.op) and node in forward_nodes for node in graph.nodes)
         )
         """Of each call, how many heavy calls of the forward are there up to it."""
         self._depth: dict[Value, int] = {}
@@ -162,7 +187,8 @@ class _Network:
             self._depth[out] = depth
             if drawn:
                 self._drawn.add(out)
-            self._slices[out] = slices
+            if slices:
+                self._slices[out] = slices
             for value in dict.fromkeys(node.operands()):
                 self._flow.edge(2 * self._number[value] + 1, begin, INFINITE)
 
@@ -174,7 +200,8 @@ class _Network:
         """The slices that `out` is computed from."""
         if node.op is prims.slice:
             return frozenset((out,))
-        return frozenset().union(*(self._slices.get(x, frozenset()) for x in node.operands()))
+        read = [self._slices[x] for x in node.operands() if x in self._slices]
+        return frozenset().union(*read)
 
     def _cost(self, value: Value) -> int:
         if value in self._inputs:
@@ -193,7 +220,7 @@ class _Network:
 
     def _stands_in_memory(self, value: Value) -> bool:
         node = value.producer
-        if node is not None and work(node.op) in (Work.HEAVY, Work.ONCE):
+        if node is not None and _stays(node.op):
             return True
         if node is not None and self._is_read_behind_heavy_calls(node, value):
             return True
@@ -212,25 +239,23 @@ class _Network:
         return not self._after.isdisjoint(node.outputs)
 
     def _reads_memory(self, node: Node) -> bool:
-        kind = work(node.op)
-        if kind is Work.VIEW:
+        if moves_nothing(node.op):
             return any(
                 self._reads_memory(user)
                 for out in node.outputs
                 if out is not None
                 for user in self._users[out]
             )
-        return kind in (Work.HEAVY, Work.ONCE)
+        return _stays(node.op)
 
     def _banned(self, node: Node, out: Value, depth: int) -> bool:
-        kind = work(node.op)
-        if kind in (Work.HEAVY, Work.ONCE) or node.op in _GATHERS:
+        if _stays(node.op) or _gathers(node.op):
             return True
-        if kind is Work.VIEW or kind is Work.FACTORY:
+        if _costs_nothing(node.op):
             return False
         if self._is_mask_of_extremes(node):
             return True
-        if kind is Work.REDUCTION:
+        if work(node.op) is Work.REDUCTION:
             operand = max((size_in_bytes(value) for value in node.operands()), default=0)
             if 4 * size_in_bytes(out) <= operand:
                 return True
@@ -253,7 +278,7 @@ class _Network:
     def _is_computed(self, value: Value) -> bool:
         """Whether a float is what a pointwise kernel computes, not what one only reads."""
         maker = value.producer
-        while maker is not None and (work(maker.op) is Work.VIEW or maker.op is prims.cast):
+        while maker is not None and (moves_nothing(maker.op) or maker.op is prims.cast):
             value = maker.args[0]
             maker = value.producer
         if value in self._inputs or maker is None or not value.spec.dtype.is_floating_point:
@@ -271,15 +296,14 @@ class _Network:
 
     def _heavy_in_backward(self, node: Node) -> bool:
         """Whether `node` is, or is a view that is read by, a HEAVY call after the tangents."""
-        kind = work(node.op)
-        if kind is Work.VIEW:
+        if moves_nothing(node.op):
             return any(
                 self._heavy_in_backward(user)
                 for out in node.outputs
                 if out is not None
                 for user in self._users[out]
             )
-        return kind is Work.HEAVY and self._in_backward(node)
+        return _is_heavy(node.op) and self._in_backward(node)
 
 
 def _is_number(value: Value) -> bool:
@@ -298,6 +322,8 @@ def _widens(node: Node) -> bool:
 
 def _is_window(slices: frozenset[Value]) -> bool:
     """Whether two of the slices are of one Value and overlap: halves of a gated unit do not."""
+    if len(slices) < 2:
+        return False
     by_memory: dict[Value, list[dict[int, tuple[int, int]]]] = {}
     for part in slices:
         by_memory.setdefault(memory_of(part), []).append(_ranges(part))

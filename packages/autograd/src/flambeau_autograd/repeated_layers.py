@@ -34,10 +34,14 @@ KEPT = 4
 """So many layers are kept in front of those that are left out, and as many behind them: one more
 than in `repeated_regions`, since in a backward the windows of calls begin inside of layers.
 """
-LEAST = 3 * KEPT
+MANY = 3 * KEPT
+"""So many layers are many. Of fewer, one layer less is kept on each side: then forward and backward
+still show that they repeat, but not their Programs.
+"""
+LEAST = 9
 """A run of fewer layers is traced as it is."""
 
-LEAST_WITHOUT_INPUTS = 2 * LEAST
+LEAST_WITHOUT_INPUTS = 2 * MANY
 """The same for layers without inputs of their own: steps on the same tensors, the gradients of
 which often do not repeat. Then the short graph is traced in vain, a third of the work at most.
 """
@@ -59,23 +63,25 @@ class RepeatedLayers:
     """`short` has `dropped` layers fewer than the captured graph; `inputs` are the positions of its
     arguments among those of the captured graph. `addresses`: of arguments of the captured graph
     that one layer alone reads, which argument of the layer it is, and the layer. `count`: the
-    layers of the captured graph.
+    layers of the captured graph; `kept` of them in front of those that are left out, and as many
+    behind them, are in `short`.
     """
 
     short: fx.GraphModule
     inputs: list[int]
     addresses: dict[int, Address]
     count: int
+    kept: int
 
     @property
     def dropped(self) -> int:
         """How many layers were left out."""
-        return self.count - 2 * KEPT
+        return self.count - 2 * self.kept
 
     def short_address(self, position: int) -> Address | None:
         """The address in the short graph of the argument at a position of it."""
         address = self.addresses.get(self.inputs[position])
-        if address is None or address[1] < KEPT:
+        if address is None or address[1] < self.kept:
             return address
         return address[0], address[1] - self.dropped
 
@@ -102,7 +108,7 @@ class RepeatedLayers:
 
     def like(self, layer: int) -> int:
         """The layer of the short graph that stands for one of the whole graph."""
-        return min(layer, max(KEPT, layer - self.dropped))
+        return min(layer, max(self.kept, layer - self.dropped))
 
     def spread(self, known: Mapping[int, T]) -> dict[int, T]:
         """What is known of the arguments of the whole graph, by position, from what is `known` of
@@ -117,7 +123,7 @@ class RepeatedLayers:
             elif position in known:
                 result[whole] = known[position]
         for values in of_layers.values():
-            if any(values[layer] != values[KEPT] for layer in range(1, 2 * KEPT - 1)):
+            if any(values[layer] != values[1] for layer in range(2, 2 * self.kept - 1)):
                 raise NotRepeated
         for whole, (number, layer) in self.addresses.items():
             value = of_layers[number][self.like(layer)]
@@ -204,9 +210,10 @@ def _shortened(
     calls: list[fx.Node],
     example_inputs: Sequence[Any],
 ) -> RepeatedLayers:
-    if run.reach > KEPT:
+    kept = KEPT if run.count >= MANY else KEPT - 1
+    if run.reach > kept:
         raise NotRepeated  # a layer behind the gap reads what layers in it compute
-    end = run.count - KEPT
+    end = run.count - kept
     position = {node: number for number, node in enumerate(placeholders)}
     addresses: dict[fx.Node, Address] = {}
     for number, inputs in enumerate(zip(*run.outside, strict=True)):
@@ -227,7 +234,7 @@ def _shortened(
         (calls[at], (at - run.start) // run.length) for at in range(run.start, run.stop)
     )
     for at in range(run.start):
-        if any(layer_of.get(node, 0) >= KEPT for node in reads[at]):
+        if any(layer_of.get(node, 0) >= kept for node in reads[at]):
             raise NotRepeated
     output = next(reversed(gm.graph.nodes))
     for nodes in (*reads[run.stop :], _reads(output)):
@@ -235,13 +242,13 @@ def _shortened(
             raise NotRepeated
     graph = fx.Graph()
     own: dict[fx.Node, fx.Node] = {}
-    kept = [node for node in placeholders if not KEPT <= layer_of.get(node, 0) < end]
-    gap = (run.start + KEPT * run.length, run.start + end * run.length)
-    for node in (*kept, *calls[: gap[0]]):
+    arguments = [node for node in placeholders if not kept <= layer_of.get(node, 0) < end]
+    gap = (run.start + kept * run.length, run.start + end * run.length)
+    for node in (*arguments, *calls[: gap[0]]):
         own[node] = graph.node_copy(node, own.__getitem__)
     # What the first layer behind the gap reads of layers before it, the last before it computes.
     shift = gap[1] - gap[0]
-    for at in range(run.start + shift, gap[1]):
+    for at in range(max(gap[0], run.start + shift), gap[1]):
         own[calls[at]] = own[calls[at - shift]]
     for node in (*calls[gap[1] :], output):
         own[node] = graph.node_copy(node, own.__getitem__)
@@ -249,7 +256,8 @@ def _shortened(
     short.meta.update(gm.meta)
     return RepeatedLayers(
         short,
-        [position[node] for node in kept],
+        [position[node] for node in arguments],
         {position[node]: address for node, address in addresses.items()},
         run.count,
+        kept,
     )

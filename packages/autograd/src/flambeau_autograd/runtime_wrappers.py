@@ -228,7 +228,7 @@ def _make_function(
             if rest is None:
                 raise RuntimeError(_FREED)
             missing = frozenset([index for index in with_tangents if tangents[index] is None])
-            spent = all_results - missing
+            spent = all_results - missing if missing else all_results
             if watched:
                 check_versions(ctx.versions, spent)
             checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)

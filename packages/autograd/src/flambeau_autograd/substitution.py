@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau_autograd.operators import Work, work
+from flambeau_autograd.operators import moves_nothing
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.primitives import Prim
 from flambeau_prims.rules.registry import infer
@@ -37,8 +37,9 @@ class Substitution:
         """Let `node` read the replacements, in place."""
         if not self._replaced.keys().isdisjoint(node.operands()):
             node.args = map_values(node.args, self._resolve)
-            node.kwargs = map_values(node.kwargs, self._resolve)
-        if self._moved and work(node.op) is Work.VIEW and next(node.operands()) in self._moved:
+            if node.kwargs:
+                node.kwargs = map_values(node.kwargs, self._resolve)
+        if self._moved and moves_nothing(node.op) and node.operands()[0] in self._moved:
             self._moved.update(begin_with_operand(node))
 
     def apply_to_exits(self, graph: Graph) -> None:

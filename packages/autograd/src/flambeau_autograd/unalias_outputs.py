@@ -80,7 +80,7 @@ def _separated(
         ):
             known = cloned(nodes, out, primitive, gaps=primitive)
         else:
-            base = next(producer.operands())
+            base = producer.operands()[0]
             own = _separated(nodes, base, owner, copies, primitive, within)
             args, kwargs = (
                 map_values(a, lambda value: own if value is base else value)

@@ -70,7 +70,7 @@ class Builder:
 
     def emit(self, prim: Prim, *args: Any) -> Value:
         """Append one primitive, unless it changes nothing; returns its result."""
-        if prim.kind is Kind.POINTWISE:
+        if prim.kind is _POINTWISE:
             args = _numbers_for_constants(prim, args)
             if prim is _CAST and _constant(args[0]) is not None:
                 return self._constant_as(args[0], dtype=args[1])
@@ -225,7 +225,7 @@ def memory_of(x: Value) -> Value:
 def viewed_by(x: Value) -> Value | None:
     """The Value that a view primitive makes x of, or None if x is no such view."""
     node = x.producer
-    if node is None or not isinstance(node.op, Prim) or node.op.kind is not Kind.VIEW:
+    if node is None or not isinstance(node.op, Prim) or node.op.kind is not _VIEW:
         return None
     source: Value = node.args[0]
     return source
@@ -367,5 +367,6 @@ def _method(prim: Prim) -> Callable[..., Value]:
 for _prim in PRIMS.values():
     setattr(Builder, _prim.name, _method(_prim))
 
+_POINTWISE, _VIEW = Kind.POINTWISE, Kind.VIEW  # in Python 3.11 slow to read, as enums' members are
 _CAST, _EXPAND, _TO_DEVICE = PRIMS["cast"], PRIMS["expand"], PRIMS["to_device"]
 _FULL, _WHERE = PRIMS["full"], PRIMS["where"]

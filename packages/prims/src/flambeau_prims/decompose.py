@@ -83,7 +83,7 @@ def _needs_memory(graph: Graph) -> set[Value]:
     result = set(graph.live_at_exit())
     for node in reversed(graph.nodes):
         if _reads_memory(node.op):
-            result.add(next(node.operands()))
+            result.add(node.operands()[0])
         if _views_argument(node.op) and any(out in result for out in node.outputs):
             result.update(node.operands())
     return result
@@ -113,7 +113,7 @@ def _decompose_node(
     kept: bool,
 ) -> None:
     args = map_values(node.args, replaced.__getitem__)
-    kwargs = map_values(node.kwargs, replaced.__getitem__)
+    kwargs = map_values(node.kwargs, replaced.__getitem__) if node.kwargs else {}
     b.results = tuple([None if out is None else out.spec for out in node.outputs])
     b.line = node.where
     start = len(b.nodes)
@@ -218,6 +218,7 @@ def _memory_within(value: Value, fresh: Container[Value]) -> Value:
     return value
 
 
+@per_operator
 def _is_view_prim(op: Any) -> bool:
     return isinstance(op, Prim) and op.kind is Kind.VIEW
 

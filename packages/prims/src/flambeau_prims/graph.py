@@ -93,7 +93,7 @@ class Node:
         self.kwargs = kwargs
         self.outputs = outputs
         self.where = where
-        self._operands: tuple[Any, Any, list[Value]] | None = None
+        self._operands: tuple[Any, Any, tuple[Value, ...]] | None = None
 
     @property
     def region(self) -> int:
@@ -113,17 +113,18 @@ class Node:
         where = self.where
         return where.function if type(where) is Place else 0
 
-    def operands(self) -> Iterator[Value]:
+    def operands(self) -> tuple[Value, ...]:
         """Every Value this node reads, in argument order, repeats included."""
         args, kwargs, known = self.args, self.kwargs, self._operands
         if known is not None and known[0] is args and known[1] is kwargs:
-            return iter(known[2])
-        result: list[Value] = []
-        _collect_values(args, result)
+            return known[2]
+        found: list[Value] = []
+        _collect_values(args, found)
         if kwargs:
-            _collect_values(kwargs.values(), result)
+            _collect_values(kwargs.values(), found)
+        result = tuple(found)
         self._operands = args, kwargs, result
-        return iter(result)
+        return result
 
     def __repr__(self) -> str:
         return format_node(self)

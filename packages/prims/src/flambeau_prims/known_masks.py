@@ -186,5 +186,5 @@ def _memory(value: Value) -> Value:
     while (node := value.producer) is not None and isinstance(node.op, torch._ops.OpOverload):
         if not facts(node.op).view:
             break
-        value = next(node.operands())
+        value = node.operands()[0]
     return value

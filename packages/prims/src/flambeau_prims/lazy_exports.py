@@ -66,8 +66,22 @@ def import_apart(name: str) -> types.ModuleType:
     inference mode), near the recursion limit, or observed by a frame hook. Another thread is in
     none of these, so modules are the same whenever they are imported.
     """
-    module = sys.modules.get(name)
-    if module is not None and not getattr(module.__spec__, "_initializing", False):
-        return module
+    (module,) = import_all_apart((name,))
+    return module
+
+
+def import_all_apart(names: Sequence[str]) -> list[types.ModuleType]:
+    """Import modules, in order, as `import_apart` does one: in one thread, which costs as much to
+    start as a small module to import.
+    """
+    known = [sys.modules.get(name) for name in names]
+    modules = [module for module in known if module is not None and _is_imported(module)]
+    if len(modules) == len(names):
+        return modules
     with collector_paused(), ThreadPoolExecutor(1, "flambeau-import") as executor:
-        return executor.submit(importlib.import_module, name).result()
+        return executor.submit(lambda: [importlib.import_module(name) for name in names]).result()
+
+
+def _is_imported(module: types.ModuleType) -> bool:
+    """Whether a module's import has come to its end."""
+    return not getattr(module.__spec__, "_initializing", False)

@@ -17,13 +17,17 @@ _Fact = TypeVar("_Fact")
 
 def per_operator(function: Callable[[Any], _Fact]) -> Callable[[Any], _Fact]:
     """`function` of an operator, called once for each; its operators stay alive."""
-    known: dict[int, tuple[_Fact, Any]] = {}
+    known: dict[int, _Fact] = {}
+    alive: list[Any] = []
 
     @wraps(function)
     def fact(op: Any) -> _Fact:
-        entry = known.get(id(op))
-        if entry is None:
-            entry = known.setdefault(id(op), (function(op), op))
-        return entry[0]
+        # Nearly all calls find it: a tuple around it, and a look-up that may fail, cost as much
+        # again.
+        try:
+            return known[id(op)]
+        except KeyError:
+            alive.append(op)
+        return known.setdefault(id(op), function(op))
 
     return fact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_prims.lazy_exports import import_apart
+from flambeau_prims.lazy_exports import import_all_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,5 @@ def element_rule(*names: str) -> Callable[[ElementRule], ElementRule]:
 
 def load_all() -> dict[str, ElementRule]:
     """The table, every family's rules in it."""
-    for family in FAMILIES:
-        import_apart(f"flambeau_inductor.lowering.{family}")
+    import_all_apart([f"flambeau_inductor.lowering.{family}" for family in FAMILIES])
     return ELEMENT_RULES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from flambeau_prims.lazy_exports import import_apart
+from flambeau_prims.lazy_exports import import_all_apart, import_apart
 
 MODULES = (
     "pointwise", "activation", "copy", "factory", "view", "index", "blocks", "scatter",
@@ -34,5 +34,4 @@ def load_library(namespace: str) -> None:
 @cache
 def load_all() -> None:
     """Import every module of decompositions; cheap after the first call."""
-    for name in MODULES:
-        import_apart(f"{__name__}.{name}")
+    import_all_apart([f"{__name__}.{name}" for name in MODULES])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from flambeau_prims.lazy_exports import import_apart
+from flambeau_prims.lazy_exports import import_all_apart
 
 MODULES: tuple[str, ...] = (
     "attention", "collectives", "convolution", "copy", "factory", "foreach", "forward_mode",
@@ -21,6 +21,5 @@ MODULES: tuple[str, ...] = (
 @cache
 def load_all() -> None:
     """Import every module of rules; cheap after the first call."""
-    for name in MODULES:
-        import_apart(f"{__name__}.{name}")
-    import_apart("flambeau_prims.custom_operators")
+    names = [f"{__name__}.{name}" for name in MODULES]
+    import_all_apart([*names, "flambeau_prims.custom_operators"])
