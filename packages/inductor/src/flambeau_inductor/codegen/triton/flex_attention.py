@@ -125,14 +125,6 @@ class _AttentionWriter(SourceWriter):
         yield
         self.depth -= 1
 
-    def divides_row(self, a: str, b: str) -> bool:
-        """Whether one value of a program divides a whole row: no program has one row."""
-        return False
-
-    def rounds_quotient(self, a: str, b: str) -> bool:
-        """Whether a row's quotient reaches memory in half precision only: there is none."""
-        return False
-
     def index_name(self, name: str) -> str:
         """A symbol of an index."""
         return name

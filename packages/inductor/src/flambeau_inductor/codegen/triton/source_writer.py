@@ -59,6 +59,14 @@ class SourceWriter(ABC):
         """The mask of vectors that a mask of elements touches."""
         raise ValueError(f"no vectors under {mask}: {bound}")
 
+    def divides_row(self, a: str, b: str) -> bool:
+        """Whether one value of a program divides a whole row."""
+        return False
+
+    def rounds_quotient(self, a: str, b: str) -> bool:
+        """Whether what one value divides another to reaches memory in half precision only."""
+        return False
+
     def scalar_pointer(self, buffer: str, index: sympy.Expr) -> str | None:
         """One address for what a program reads once; None where tiles of addresses do."""
         return None
