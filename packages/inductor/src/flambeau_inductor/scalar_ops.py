@@ -86,6 +86,17 @@ DISCONTINUOUS = frozenset({
 rounded: an extreme that was stored equals no unrounded element.
 """
 
+SINGULAR = {
+    "div": 1, "copysign": 1, "pow": 0, "atan2": 0,
+    **dict.fromkeys(
+        "reciprocal sqrt rsqrt log log2 log10 log1p fast_log lgamma tan asin acos acosh "
+        "atanh".split(), 0,
+    ),
+}  # fmt: skip
+"""Operators with a point beside which a small difference of an operand, of this number, makes the
+result another one: NaN beside the root of 0, or infinity of another sign.
+"""
+
 
 # 2. The protocol
 
