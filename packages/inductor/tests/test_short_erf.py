@@ -29,6 +29,10 @@ def kernel_of(count: int, out: torch.dtype, form: str = "gelu") -> LoopKernel:
         value = builder.pointwise("mul", value, erf)
     elif form == "floor":
         value = builder.pointwise("floor", value)
+    elif form in ("sqrt", "log", "reciprocal"):
+        value = builder.pointwise(form, value)
+    elif form in ("div", "copysign"):
+        value = builder.pointwise(form, x, value)
     elif form == "compared":
         value = builder.pointwise("where", builder.pointwise("lt", value, one), x, one)
     params = [Param("b0", F32, "read"), Param("b1", out, "write")]
@@ -49,7 +53,13 @@ def test_halves_take_the_short_way(out: torch.dtype, form: str) -> None:
     assert not has_erf(shorten_erf(kernel_of(8, out, form)))
 
 
-@pytest.mark.parametrize("form", ["erf twice", "two", "floor", "compared", "stored, too"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "erf twice", "two", "floor", "compared", "stored, too", "sqrt", "log", "reciprocal", "div",
+        "copysign",
+    ],
+)  # fmt: skip
 def test_others_do_not(form: str) -> None:
     kernel = kernel_of(8, BF16, form)
     assert shorten_erf(kernel) == kernel

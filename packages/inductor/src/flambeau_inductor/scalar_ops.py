@@ -86,6 +86,15 @@ DISCONTINUOUS = frozenset({
 rounded: an extreme that was stored equals no unrounded element.
 """
 
+SINGULAR = {
+    "div": 1, "copysign": 1, "pow": 0, "atan2": 0, "reciprocal": 0, "sqrt": 0, "rsqrt": 0,
+    "log": 0, "log2": 0, "log10": 0, "log1p": 0, "fast_log": 0, "lgamma": 0, "tan": 0,
+    "asin": 0, "acos": 0, "acosh": 0, "atanh": 0,
+}  # fmt: skip
+"""Operators with a point beside which a small difference of an operand, of this number, makes the
+result another one: NaN beside the root of 0, or infinity of another sign.
+"""
+
 
 # 2. The protocol
 

@@ -41,6 +41,7 @@ def row_tile_cases(case: Callable[..., Any]) -> Iterator[Any]:
         (41, Tiling(2, 64, True)),
     ):
         yield rounded(case, row, tiling)
+        yield beside_one(case, row, tiling)
 
 
 def rounded(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:
@@ -79,6 +80,38 @@ def rounded(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:
     kernel = LoopKernel("cuda", params, (), (Axis(i, 9),), (Axis(r, row),), body)
     made = [x.to(BF16).reshape(-1), *(torch.zeros(9 * row, dtype=BF16) for _ in range(2))]
     return case(f"row_tiles-rounded-{row}-{tiling}", kernel, made, (), 1e-2, tiling)
+
+
+def beside_one(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:
+    """Functions of quotients less 1, which are 0 where a row is divided by its least element: many
+    a number times its reciprocal is less than 1.
+    """
+    i, r = symbol("i0"), symbol("r0")
+    body = [
+        Load("v0", BF16, "b0", row * i + r),
+        Compute("v1", F32, "cast", ("v0",)),
+        Reduce("v2", F32, "min", "v1"),
+        Compute("v3", F32, "div", ("v1", "v2")),
+        Constant("v4", F32, 1.0),
+        Compute("v5", F32, "sub", ("v3", "v4")),
+    ]
+    functions = {
+        "sqrt": ("v5",), "rsqrt": ("v5",), "log": ("v5",), "reciprocal": ("v5",),
+        "div": ("v4", "v5"), "copysign": ("v4", "v5"), "acosh": ("v3",),
+    }  # fmt: skip
+    for number, (op, args) in enumerate(functions.items(), 1):
+        body += [
+            Compute(f"v{2 * number + 4}", F32, op, args),
+            Compute(f"v{2 * number + 5}", BF16, "cast", (f"v{2 * number + 4}",)),
+            Store(f"b{number}", row * i + r, f"v{2 * number + 5}"),
+        ]
+    params = tuple(Param(f"b{n}", BF16, "write" if n else "read") for n in range(8))
+    least = torch.tensor([41.0, 47.0, 55.0, 61.0, 82.0, 83.0])
+    x = (least[:, None] + torch.randint(0, 40, (6, row))).to(BF16)
+    x[:, row // 2] = least.to(BF16)
+    kernel = LoopKernel("cuda", params, (), (Axis(i, 6),), (Axis(r, row),), tuple(body))
+    made = [x.reshape(-1), *(torch.zeros(6 * row, dtype=BF16) for _ in range(7))]
+    return case(f"row_tiles-beside_one-{row}-{tiling}", kernel, made, (), 1e-2, tiling)
 
 
 def with_infinities(case: Callable[..., Any], row: int, tiling: Tiling) -> Any:

@@ -2,7 +2,7 @@
 than float32 is, because rounding hides it.
 
     v3 = div v1 v2; v4 = cast v3 :bf16; store b2 v4    ->  {v1, v2, v3, v4}
-    ...; v5 = floor v3, or store b3 v3                 ->  {v4}
+    ...; v5 = floor v3, v5 = sqrt v3, or store b3 v3   ->  {v4}
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import Compute, Store, defined_name, index_of, operands
-from flambeau_inductor.scalar_ops import DISCONTINUOUS
+from flambeau_inductor.scalar_ops import DISCONTINUOUS, SINGULAR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,8 @@ def only_for_halves(body: Body) -> set[str]:
             wide.update(operands(statement))
             if not isinstance(statement, Store):
                 exact.update(operands(statement))
+        elif isinstance(statement, Compute) and statement.op in SINGULAR:
+            wide.add(statement.args[SINGULAR[statement.op]])
     names = {defined_name(statement) for statement in body}
     return {name for name in names if name is not None and name not in wide}
 
