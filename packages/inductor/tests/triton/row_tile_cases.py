@@ -36,7 +36,7 @@ def row_tile_cases(case: Callable[..., Any]) -> Iterator[Any]:
     yield with_infinities(case, 40, Tiling(1, 16, True, tiles=3))
     for row, tiling in (
         (64, kept),
-        (41, kept),
+        (41, replace(kept, tiles=3)),
         (41, Tiling(1, 64, True)),
         (41, Tiling(2, 64, True)),
     ):

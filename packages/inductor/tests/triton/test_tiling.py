@@ -196,6 +196,13 @@ def test_rows_of_much_arithmetic_are_several_tiles() -> None:
         assert tiles * tiling.rblock >= row or not tiles
 
 
+def test_a_tile_without_an_element_is_refused() -> None:
+    kernel = softmax(64, 41).kernel
+    write_kernel(kernel, "generated", Tiling(1, 16, persistent=True, tiles=3))
+    with pytest.raises(ValueError, match="no element in the last of 4 tiles"):
+        write_kernel(kernel, "generated", Tiling(1, 16, persistent=True, tiles=4))
+
+
 def test_programs_of_whole_channels_go_on_along_their_places() -> None:
     """Else the next program would be in another image."""
     n, h, c = (symbol(f"i{d}") for d in range(3))

@@ -27,7 +27,8 @@ def per_operator(function: Callable[[Any], _Fact]) -> Callable[[Any], _Fact]:
         try:
             return known[id(op)]
         except KeyError:
-            alive.append(op)
+            pass
+        alive.append(op)
         return known.setdefault(id(op), function(op))
 
     return fact

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flambeau_prims.decompositions import load_all, load_library
-from flambeau_prims.per_operator import per_operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +39,6 @@ def decomposition(*ops: OpOverload) -> Callable[[Decomposition], Decomposition]:
     return register
 
 
-@per_operator
 def decomposition_for(op: OpOverload) -> Callable[..., Any] | None:
     """The decomposition of an overload, or None."""
     load_all()

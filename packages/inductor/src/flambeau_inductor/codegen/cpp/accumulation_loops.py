@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.codegen.cpp.bfloat16_words import Words, in_words, write_halves, write_word
+from flambeau_inductor.codegen.cpp.bfloat16_words import Words, in_words, write_elements, write_word
 from flambeau_inductor.codegen.cpp.elements import write_element
 from flambeau_inductor.codegen.cpp.peel import write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import dependents, varies
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Statement
     from flambeau_inductor.scheduler.phases import Phase
 
-HALVES_OF_BLOCK = {"low": "c", "high": f"c + {LANES // 2}"}
-"""The lane of each half of word c in a block."""
+LANES_OF_WORD = {"low": "c", "high": f"c + {LANES // 2}"}
+"""The lane of each element of word c in a block."""
 
 PLAIN_ROW = 2 * LANES
 """Rows known to be this short are accumulated in one vector: lanes would cost more."""
@@ -62,7 +62,7 @@ def write_accumulation_loop(
     lanes = is_long and any(accumulator.wants_lanes for accumulator in accumulators.values())
     words = _phase_in_words(writer, phase, inside)
     if words is not None and _uses_rows(phase):
-        words = words if is_long and _keeps_halves(writer) else None
+        words = words if is_long and _keeps_words(writer) else None
     with writer.block("") if lanes or words else nullcontext():
         writer.statements(s for s in fixed if not isinstance(s, Store))
         if lanes or (words is not None and _uses_rows(phase)):
@@ -116,8 +116,8 @@ def _write_lanes(
             with writer.loop("c", "0", str(LANES // 2 if words else LANES)):
                 if words is not None:
                     writer.line(f"const int64_t {name} = block + 2 * c;")
-                    for side in write_halves(writer, words, _fetches(phase)):
-                        lane = HALVES_OF_BLOCK[side]
+                    for side in write_elements(writer, words, _fetches(phase)):
+                        lane = LANES_OF_WORD[side]
                         for kept in phase.keeps:
                             writer.line(f"keep_{kept}[block + {lane}] = {kept};")
                         _take_in_lanes(writer, phase, accumulators, f"[{lane}]")
@@ -126,7 +126,7 @@ def _write_lanes(
                     write_element(writer, phase, inside)
                     _take_in_lanes(writer, phase, accumulators, "[c]")
         for key, accumulator in accumulators.items():
-            _join_lanes(writer, key, accumulator, in_halves=words is not None)
+            _join_lanes(writer, key, accumulator, by_words=words is not None)
 
 
 def _phase_in_words(writer: LoopWriter, phase: Phase, inside: Sequence[Statement]) -> Words | None:
@@ -143,7 +143,7 @@ def _phase_in_words(writer: LoopWriter, phase: Phase, inside: Sequence[Statement
     return None if words is None or (words.stores and takes) else words
 
 
-def _keeps_halves(writer: LoopWriter) -> bool:
+def _keeps_words(writer: LoopWriter) -> bool:
     """Whether all loops that keep or fetch rows of values take words."""
     return all(
         _phase_in_words(writer, phase, _split_body(writer, phase)[1]) is not None
@@ -153,17 +153,17 @@ def _keeps_halves(writer: LoopWriter) -> bool:
 
 
 def _fetches(phase: Phase) -> dict[str, list[str]]:
-    """The lines that fetch a half of a word from rows kept in halves."""
+    """The lines that fetch an element of a word from rows kept by words."""
     return {
         side: [f"const float {name} = keep_{name}[block + {lane}];" for name in phase.fetches]
-        for side, lane in HALVES_OF_BLOCK.items()
+        for side, lane in LANES_OF_WORD.items()
     }
 
 
 def _write_blocks(
     writer: LoopWriter, phase: Phase, words: Words | None, begin: str, end: str
 ) -> None:
-    """Blocks of a loop without reductions, on rows kept in halves."""
+    """Blocks of a loop without reductions, on rows kept by words."""
     assert words is not None
     name = writer.kernel.inner[-1].symbol.name
     with writer.block(f"for (int64_t block = {begin}; block < {end}; block += {LANES})"):
@@ -191,8 +191,8 @@ def _take_in_lanes(
         _write_takes(writer, takes, reduce.name, reduce.value, where)
 
 
-def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator, *, in_halves: bool) -> None:
-    """The lanes of a part, joined to the whole; `in_halves`: those of even elements, then those of
+def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator, *, by_words: bool) -> None:
+    """The lanes of a part, joined to the whole; `by_words`: those of even elements, then those of
     odd ones, which pairs keep apart up to the last.
     """
     whole = places("s", f"{key}_all")
@@ -208,7 +208,7 @@ def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator, *, in_ha
     if accumulator.pairs is not None:
         half, pairs = LANES // 2, accumulator.pairs
         total = f"{pairs}<{LANES}>({key}_lanes)"
-        if in_halves:
+        if by_words:
             odd = f"{pairs}<{half}>({key}_lanes + {half})"
             total = f"{pairs}<{half}>({key}_lanes) {accumulator.clauses[0]} {odd}"
         writer.line(f"const {accumulator.part[0][0]} {key}_sum = {total};")

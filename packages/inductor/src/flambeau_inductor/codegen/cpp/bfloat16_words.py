@@ -1,5 +1,5 @@
-"""bfloat16 in vector loops: two neighbours are one 32-bit word, whose halves become floats by a
-shift and by a mask. GCC's conversions of single elements move each between the halves of a vector.
+"""bfloat16 in vector loops: two neighbours are one 32-bit word, of which a shift and a mask
+make floats. GCC's conversions of single elements move each between the halves of a vector.
 
     v0 = load b0[i0];  v1 = cast v0 :f32;  v2 = exp v1;  v3 = cast v2 :bf16;  store b1[i0] v3
 
@@ -133,12 +133,12 @@ def write_loop(
 def write_word(
     writer: LoopWriter, words: Words, first: Mapping[str, Sequence[str]] | None = None
 ) -> None:
-    """The statements of both halves, between the loads and the stores; `first`: lines before those
+    """The statements of both elements between loads and stores; `first`: lines before those
     of each.
     """
     for number in range(len(words.stores)):
         writer.line(f"uint32_t low{number}, high{number};")
-    for side in write_halves(writer, words, first):
+    for side in write_elements(writer, words, first):
         for number, (_, rounded) in enumerate(words.stores):
             writer.line(f"{side}{number} = rounded_bits({rounded});")
     for number, (store, _) in enumerate(words.stores):
@@ -146,10 +146,10 @@ def write_word(
         writer.line(f"store_word({place}, low{number}, high{number});")
 
 
-def write_halves(
+def write_elements(
     writer: LoopWriter, words: Words, first: Mapping[str, Sequence[str]] | None = None
 ) -> Iterator[str]:
-    """The loads, and the statements of each half in a block, in which its side is yielded."""
+    """The loads, and the statements of each element in a block, in which its side is yielded."""
     for load in words.loads:
         place = f"{load.buffer} + {writer.printer.index_text(load.index)}"
         writer.line(f"const uint32_t {load.name}_word = load_word({place});")

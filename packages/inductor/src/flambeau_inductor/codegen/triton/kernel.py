@@ -104,11 +104,11 @@ def needs_debug(kernel: LoopKernel) -> bool:
     return any(isinstance(statement, CheckIndex) for statement in kernel.body)
 
 
-def _quotients_for_halves(body: Body) -> set[tuple[str, ...]]:
+def _rounded_quotients(body: Body) -> set[tuple[str, ...]]:
     """What is divided by what, where all results reach memory in half precision only."""
-    halves = only_for_halves(body)
+    rounded = only_for_halves(body)
     quotients = [s for s in body if isinstance(s, Compute) and s.op == "div"]
-    return {s.args for s in quotients} - {s.args for s in quotients if s.name not in halves}
+    return {s.args for s in quotients} - {s.args for s in quotients if s.name not in rounded}
 
 
 class KernelWriter(SourceWriter):
@@ -159,7 +159,7 @@ class KernelWriter(SourceWriter):
         self.filled_loads = filled_loads(kernel)
         self.scalar_rows = bool(tiling.lanes) and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
-        self.rounded_quotients = set() if strict else _quotients_for_halves(kernel.body)
+        self.rounded_quotients = set() if strict else _rounded_quotients(kernel.body)
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
         self.orders: dict[tuple[str, bool], str] = {}

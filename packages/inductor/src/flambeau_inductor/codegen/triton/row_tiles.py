@@ -60,7 +60,11 @@ def can_tile(kernel: LoopKernel) -> bool:
 
 
 def write_row_tiles(writer: Any) -> None:
-    """The body of the function."""
+    """The body of the function. ValueError for a tile without an element: masks of reductions are
+    those of the last tile.
+    """
+    if (writer.tiling.tiles - 1) * writer.tiling.rblock >= writer.inner_points:
+        raise ValueError(f"no element in the last of {writer.tiling.tiles} tiles")
     rows = Replay(TritonOps(writer))
     tiles = [Replay(TritonOps(writer)) for _ in range(writer.tiling.tiles)]
     for number, phase in enumerate(split_phases(writer.kernel)):

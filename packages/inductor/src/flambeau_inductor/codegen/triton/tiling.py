@@ -207,11 +207,12 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
         return _sorted(row, points)
     if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel, hints):
         return _columns(kernel, row if static else None, hints)
-    if static and row <= _longest_kept_row(kernel):
-        return _tiled_row(kernel, row) or _persistent(row, points)
-    if static and row <= LONGEST_TILED_ROW and _reads_again(kernel):
-        if len(_streams(kernel)) == 1 and can_tile(kernel):
-            return Tiling(1, ROW_PART, persistent=True, warps=16, tiles=-(-row // ROW_PART))
+    is_kept = static and row <= _longest_kept_row(kernel)
+    tiled = _tiled_row(kernel, row, is_kept=is_kept) if static else None
+    if tiled is not None:
+        return tiled
+    if is_kept:
+        return _persistent(row, points)
     if _reads_again(kernel) and row > LONG_REREAD_ROW:
         # More threads a row, and so fewer rows at a time: they stay in the second-level cache.
         return Tiling(1, 4096, warps=16)
@@ -229,19 +230,23 @@ def _persistent(row: int, points: int) -> Tiling:
     return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
 
 
-def _tiled_row(kernel: LoopKernel, row: int) -> Tiling | None:
-    """A row in several tiles, where arithmetic or the instructions of its accesses take longer than
-    memory does: few threads, each with much of the row.
+def _tiled_row(kernel: LoopKernel, row: int, *, is_kept: bool) -> Tiling | None:
+    """A row that is kept in several tiles: one too long for a single tile, or one whose arithmetic
+    or accesses take longer than memory does. Of the latter, few threads each have much.
     """
-    narrow = all(s.dtype.itemsize < 4 for s in _streams(kernel))
-    single = row % 2 == 1 and narrow and _reads_again(kernel)
-    if single:
+    streams = _streams(kernel)
+    if len(streams) != 1 or _power_of_two(row) < LONE_ROW or not can_tile(kernel):
+        return None
+    reads_again = _reads_again(kernel)
+    if not is_kept:
+        if not reads_again or row > LONGEST_TILED_ROW:
+            return None
+        return Tiling(1, ROW_PART, persistent=True, warps=16, tiles=-(-row // ROW_PART))
+    if row % 2 == 1 and streams[0].dtype.itemsize < 4 and reads_again:
         tile, most = SINGLE_PER_TILE, SINGLE_PER_THREAD
     elif row >= SHORT_HEAVY_ROW and _work_along_rows(kernel) >= HEAVY_ROW:
         tile, most = PER_TILE, PER_THREAD
     else:
-        return None
-    if _power_of_two(row) < LONE_ROW or len(_streams(kernel)) != 1 or not can_tile(kernel):
         return None
     warps = max(1, _power_of_two(-(-row // (32 * most))))
     part = 32 * warps * tile
