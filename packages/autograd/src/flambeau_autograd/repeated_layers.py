@@ -236,7 +236,7 @@ def _shortened(
     for at in range(run.start):
         if any(layer_of.get(node, 0) >= kept for node in reads[at]):
             raise NotRepeated
-    output = next(reversed(gm.graph.nodes))
+    output = gm.graph.output_node()
     for nodes in (*reads[run.stop :], _reads(output)):
         if any(layer_of.get(node, end) < end for node in nodes):
             raise NotRepeated
