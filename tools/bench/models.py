@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from tools.bench.model_cases import MODEL_CASES
-from tools.bench.timing import interleave
+from tools.bench.timing import compile_modules, interleave
 from tools.checks.command import ROOT
 
 STACKS = ("eager", "flambeau", "torch")
@@ -70,7 +70,10 @@ def first(case_name: str, stack: str) -> dict[str, float]:
 
 
 def fresh(case: str, what: str, folder: str, passive: bool) -> dict[str, float]:
-    """One measurement in a fresh process, with its caches in a folder."""
+    """One measurement in a fresh process, with its caches in a folder. Modules are compiled to
+    bytecode before, as pip does when it installs them.
+    """
+    compile_modules()
     settings = {"OMP_WAIT_POLICY": "passive"} if passive else {}
     settings |= {
         "FLAMBEAU_CACHE_DIR": os.path.join(folder, "flambeau"),

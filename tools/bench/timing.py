@@ -56,7 +56,8 @@ def interleave(
 
 
 @functools.cache
-def _compile_modules() -> None:
+def compile_modules() -> None:
+    """Compile our modules to bytecode, which fresh processes then read."""
     for folder in ROOT.glob("packages/*/src"):
         compileall.compile_dir(folder, quiet=2)
 
@@ -74,7 +75,7 @@ def cold(
     process, which finds what the first one left in them. Modules are compiled to bytecode before,
     as pip does when it installs them.
     """
-    _compile_modules()
+    compile_modules()
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {
             "FLAMBEAU_CACHE_DIR": os.path.join(folder, "flambeau"),
