@@ -13,7 +13,7 @@ class AutogradOptions:
     `decompose`: hand out graphs of primitives and extern ATen calls; otherwise graphs of functional
     ATen. `partition`: "min_cut" saves what is smallest and recomputes the rest where that is cheap;
     "save_all" saves whatever the backward reads, as eager does. `compile_backward_lazily`: call the
-    compiler on the backward graph at the first backward, not in `aot`. `recompute_chain`,
+    compiler on the backward graph at the first backward, not in `aot`, also if it has one tangent. `recompute_chain`,
     `recompute_span`: min_cut recomputes no value more than this many fusible steps from a saved
     one, and none whose forward uses lie further apart than this many nodes.
     `activation_memory_budget`: min_cut saves this share of the bytes that it would save, from 0.0
