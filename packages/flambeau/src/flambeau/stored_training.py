@@ -235,10 +235,10 @@ class StoredBackwards(BackwardTable):
         ahead, self._ahead = self._ahead, None
         found = None if ahead is None else ahead.take(key)
         found = found or self._load(key)
-        if found is None:
-            return self._traced()[0].without(missing)
         if ahead is not None and ahead.key != key:
             stored_graphs.write_first_backward(self._key, key, self._context)
+        if found is None:
+            return self._traced()[0].without(missing)
         self._report.launches += found.launch
         self._report.add_program(found.stored.program)
         return Backward(found.run, tuple(found.stored.sizes), self._tangents - missing)
