@@ -78,7 +78,9 @@ def test_backward_of_some_outputs(program: Any, backend: str, dynamic: bool) -> 
 
 @pytest.mark.stages
 def test_only_the_needed_backward_runs() -> None:
-    """The gradient of a cheap output: the products of the other one are not in its program."""
+    """The gradient of a cheap output: the products of the other one are not in its program, and
+    those of both are compiled when they are wanted.
+    """
 
     def program(x: torch.Tensor, w: torch.Tensor) -> Any:
         deep = w
@@ -88,9 +90,10 @@ def test_only_the_needed_backward_runs() -> None:
 
     compiled = flambeau.compile(program)
     inputs = [torch.rand(5, 5) for _ in range(2)]
-    expected = gradients(program, inputs, [(0,)])
-    torch.testing.assert_close(gradients(compiled, inputs, [(0,)]), expected)
-    (graph,) = report_of(compiled).graphs
-    assert graph.fallback is None
-    _forward, general, special = graph.programs
+    for count, used in enumerate(([(0,)], [(0, 1)]), 2):
+        expected = gradients(program, inputs, used)
+        torch.testing.assert_close(gradients(compiled, inputs, used), expected)
+        (graph,) = report_of(compiled).graphs
+        assert graph.fallback is None and len(graph.programs) == count
+    _forward, special, general = graph.programs
     assert 2 * len(special.steps) < len(general.steps)

@@ -165,6 +165,17 @@ def test_work_is_saved_and_backwards_are_compiled_once():
     assert "tangent_0" in names and "tangent_1" not in names
 
 
+def test_backward_of_one_result_is_compiled_with_the_forward():
+    inputs = drawn()
+    for results, early in ((1, 1), (2, 0)):
+        program = lambda x, w, results=results: (x * w, (x + w).sin())[:results]  # noqa: E731
+        log = Counting()
+        compiled = compile_program(program, inputs, log)
+        assert len(log.backwards) == early
+        assert_same(subset_grads(compiled, inputs, [(0,)]), subset_grads(program, inputs, [(0,)]))
+        assert len(log.backwards) == 1
+
+
 def test_number_of_backwards_is_bounded():
     program = lambda x, w: tuple((x * w * (at + 1)).sin() for at in range(5))  # noqa: E731
     inputs, log = drawn(), Counting()
@@ -190,7 +201,7 @@ def test_first_backwards_in_several_threads_compile_once():
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(log.backwards) == 2
+    assert len(log.backwards) == 1
     for mine in results:
         assert_same(mine, subset_grads(program, inputs, [(0,)]))
 

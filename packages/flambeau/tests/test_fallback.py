@@ -69,6 +69,39 @@ def test_a_bug_warns_and_runs_eagerly(failing: Any) -> None:
     assert fallback.reason == "internal-error"
 
 
+@pytest.mark.parametrize("error", [Refused("cannot do this"), KeyError("oops")])
+def test_a_backward_refused_after_its_forward_runs_operator_by_operator(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLAMBEAU_CHECK", raising=False)
+    compile_graph = backends.compile_graph
+
+    def refusing(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs["spends_inputs"]:
+            raise error
+        return compile_graph(graph, *args, **kwargs)
+
+    monkeypatch.setattr(backends, "compile_graph", refusing)
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.sin()
+        return y * x, y.exp()
+
+    compiled = flambeau.compile(program, options={"graph_cache": False})
+    x = torch.randn(3, 5, requires_grad=True)
+    for used in (slice(1), slice(1, 2), slice(2)):
+        results = compiled(x)
+        assert report_of(compiled).graphs[0].programs
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if isinstance(error, Refused) else "ignore")
+            (found,) = torch.autograd.grad([y.sum() for y in results[used]], x)
+        (expected,) = torch.autograd.grad([y.sum() for y in program(x)[used]], x)
+        torch.testing.assert_close(found, expected)
+    fallback = report_of(compiled).graphs[0].fallback
+    assert fallback is not None
+    assert fallback.reason == getattr(error, "reason", "internal-error")
+
+
 def test_a_bug_raises_under_check(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(KeyError("oops"))
     monkeypatch.setenv("FLAMBEAU_CHECK", "1")

@@ -54,6 +54,18 @@ class BackwardTable:
         self._compiled: dict[frozenset[int], Backward] = {}
         self._lock = fork_safe_lock()
 
+    @property
+    def several(self) -> bool:
+        """Whether there are several tangents: which of them there are, a call of the backward says."""
+        return len(self._tangents) > 1
+
+    def name_of(self, missing: Iterable[int]) -> str:
+        """The name of the graph of the backward without these tangents."""
+        absent = "_".join(map(str, sorted(missing)))
+        if absent:
+            return f"backward_without_{absent}"
+        return "backward_of_all" if self.several else "backward"
+
     def without(self, missing: frozenset[int]) -> Backward:
         """The backward for a call in which the results `missing` have no tangent."""
         if missing:
@@ -74,9 +86,3 @@ class BackwardTable:
 
     def _is_full(self) -> bool:
         return len(self._compiled.keys() - {frozenset()}) >= LIMIT
-
-
-def backward_name(missing: Iterable[int]) -> str:
-    """The name of the graph of a backward without these tangents."""
-    absent = sorted(missing)
-    return "_".join(["backward_without", *map(str, absent)]) if absent else "backward"

@@ -208,7 +208,7 @@ def _compile(
     training.name = gm.meta.get("name", "")
     gm.meta.update(call=call, training=training, backwards=backwards)
     discard((*traced.tape.nodes, *joint.nodes), part.forward, part.backward)
-    lazily = options.compile_backward_lazily
+    lazily = options.compile_backward_lazily or backwards.several
     return wrap_training(forward, backwards, call, training, lazily=lazily)
 
 

@@ -3,11 +3,13 @@ that occurs.
 
     y, z = compiled(x)
     (y + z).sum().backward()     the general one
-    y.sum().backward()           one without the tangent of z, compiled at its first call
+    y.sum().backward()           one without the tangent of z
 
-All take the same saved tensors. Where more than `LIMIT` sets occur, the rest are served by the
-general backward, which gets zeros for undefined tangents: it differs from the specialised ones only
-in their cost, and where an infinite derivative meets these zeros.
+Each is compiled at its first call: a model that returns a loss and logits may never need the
+general one. That of a single result is the only one, and is compiled with the forward. All take the
+same saved tensors. Where more than `LIMIT` sets occur, the rest are served by the general backward,
+which gets zeros for undefined tangents: it differs from the specialised ones only in their cost,
+and where an infinite derivative meets these zeros.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flambeau_autograd.backwards import Backward, BackwardTable, backward_name
+from flambeau_autograd.backwards import Backward, BackwardTable
 from flambeau_autograd.batched_tangents import BatchedBackward
 from flambeau_autograd.check import check_graph
 from flambeau_autograd.cut_backward import CutBackward, gradient_groups
@@ -61,6 +63,7 @@ class Backwards(BackwardTable):
         super().__init__(frozenset(self._read))
         # The compiler may rewrite the graph that it is given.
         self._graph = _copy(part.backward)
+        part.backward.name = self.name_of(())
         self._batched: dict[frozenset[int], BatchedBackward] = {}
         self.separate_tangents: list[str] = []
         """Why batches of tangents ran one tangent after the other."""
@@ -124,7 +127,7 @@ class Backwards(BackwardTable):
         graph = without_undefined(
             graph, tangents, undefined, required, primitive=self._options.decompose
         )
-        graph.name = backward_name(missing)
+        graph.name = self.name_of(missing)
         if self._options.check:
             check_graph(graph, "without_undefined")
         return graph

@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -27,26 +26,20 @@ import torch
 from flambeau import graph_keys, stored_graphs
 from flambeau.compile_context import Backend, Compiled, Context, start_graph
 from flambeau.eager_draws import draw_as_eager
+from flambeau.fallbacks import OrOperators, fall_back, note_error
 from flambeau.graph_split import can_be_cut, cut_graph, cutting_calls, is_data_dependent
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, is_shown, wanted
 from flambeau.not_stored import NotStored
 from flambeau.plain_launches import LaunchLines, PlainLaunches, note_cpu, note_cuts
 from flambeau.progress import HIDDEN, building, stage
-from flambeau.report import Fallback, GraphReport, Stopwatch, count_calls
+from flambeau.report import GraphReport, Stopwatch, count_calls
 from flambeau_autograd import aot
 from flambeau_autograd.reasons import RecordedWrite
 from flambeau_capture.graphs.check import check_captured_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.lazy_exports import import_apart
-from flambeau_prims.unsupported import InvalidOption, Unsupported
-from flambeau_runtime import (
-    EnvironmentProblem,
-    describe_launch,
-    load,
-    output_code,
-    recording_cache_use,
-)
+from flambeau_runtime import describe_launch, load, output_code, recording_cache_use
 from flambeau_runtime.cuda import expect_kernels
 from flambeau_runtime.tuning.cpu_bench import CpuBench
 from flambeau_runtime.tuning.cuda_bench import CudaBench, cuda_facts
@@ -58,6 +51,7 @@ if TYPE_CHECKING:
     from flambeau_autograd import AutogradOptions
     from flambeau_inductor import InductorOptions
     from flambeau_prims.graph import Graph
+    from flambeau_prims.unsupported import Unsupported
     from flambeau_runtime import Program
     from flambeau_runtime.tuning.contest import CpuFacts, DeviceFacts, Tuner
     from flambeau_runtime.tuning.table import TuningTable
@@ -261,7 +255,7 @@ def engine(name: str, context: Context) -> Backend:
 
     def compiler_for(graph_report: GraphReport) -> GraphCompiler:
         def refused(unsupported: Unsupported) -> None:
-            _fall_back(graph_report, unsupported, context)
+            fall_back(graph_report, unsupported, context)
 
         def compiler(graph: Graph, kind: str) -> Compiled:
             with Stopwatch(graph_report.seconds, name), stage(name):
@@ -271,20 +265,6 @@ def engine(name: str, context: Context) -> Backend:
         return compiler
 
     return _ThroughAutograd(context, compiler_for)
-
-
-def _fall_back(
-    report: GraphReport, refused: Unsupported | EnvironmentProblem, context: Context
-) -> None:
-    """Report that a graph, or a call of it, runs eagerly."""
-    _note_fallback(report, Fallback(refused.reason, refused.text, refused.hint), context)
-
-
-def _note_fallback(report: GraphReport, fallback: Fallback, context: Context) -> None:
-    report.fall_back(fallback)
-    text = f"{context.report.name}: {fallback}"
-    emit("fallbacks", text, context.options.environment)
-    emit("perf_hints", f"{text} (runs eagerly)", context.options.environment)
 
 
 class _ThroughAutograd:
@@ -357,40 +337,18 @@ class _ThroughAutograd:
         try:
             with Stopwatch(report.seconds, "backend"), stage("autograd"):
                 return self._compiled(gm, example_inputs, report)
-        except Unsupported as unsupported:
-            if isinstance(unsupported, RecordedWrite) and can_be_cut(gm):
-                return self._split(gm, report, unsupported.nodes)
-            _fall_back(report, unsupported, context)
-        except InvalidOption:
-            raise
-        except EnvironmentProblem as problem:
-            if context.options.environment.check:
-                raise
-            _fall_back(report, problem, context)
-            warnings.warn(
-                f"Flambeau runs {context.report.name!r} eagerly: {problem}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
         except Exception as error:
-            if context.options.environment.check:
-                raise
-            fallback = Fallback("internal-error", f"{type(error).__name__}: {error}")
-            _note_fallback(report, fallback, context)
-            warnings.warn(
-                f"Flambeau could not compile {context.report.name!r} and runs it eagerly: "
-                f"{fallback.text}. This is a bug in Flambeau: please report it, with "
-                "the output of flambeau.explain (FLAMBEAU_CHECK=1 raises the error instead).",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            if isinstance(error, RecordedWrite) and can_be_cut(gm):
+                return self._split(gm, report, error.nodes)
+            note_error(report, error, context)
         return gm.forward
 
     def _compiled(
         self, gm: torch.fx.GraphModule, example_inputs: list[Any], report: GraphReport
     ) -> Compiled:
-        compiler = self._compiler_for(report)
+        compiler = OrOperators(self._compiler_for(report), report, self._context, late=False)
         compiled = aot(gm, example_inputs, compiler, options=self._options)
+        compiler.late = True
         gm.meta["writes_last"] = True
         if gm.meta["draws"]:
             compiled = draw_as_eager(compiled, gm.forward, gm.meta["aligned_inputs"])

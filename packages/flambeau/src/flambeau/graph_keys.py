@@ -98,8 +98,8 @@ def _check_asked(context: Context) -> None:
 
 
 def key_of_backward(key: str, name: str, context: Context) -> str:
-    """That of the general backward, which is compiled with its forward, or of one that is compiled
-    when a set of undefined tangents occurs, under the state that torch then has.
+    """That of the backward of a single tangent, which is compiled with its forward, or of one that
+    is compiled when a set of tangents occurs, under the state that torch then has.
     """
     early = name == "backward" and not context.options.autograd.compile_backward_lazily
     return key_of(key, "backward", name, *(() if early else state_of_torch()))

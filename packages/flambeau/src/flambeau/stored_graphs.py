@@ -368,8 +368,11 @@ class _FunctionalGraph:
         return [str(value) for value in self._graph.inputs if isinstance(value, Expr)]
 
     def note_first(self, context: Context) -> None:
-        """Note a backward that is compiled when a call needs it: the next process may, too."""
-        if self._graph.stored_as.startswith("backward_without"):
+        """Note the first backward that is compiled when a call needs it: the next process may need
+        it first, too.
+        """
+        late = self._graph.stored_as.startswith("backward_")
+        if late and read_text(FIRST_BACKWARD, self._captured, context) is None:
             write_first_backward(self._captured, self.key, context)
 
     def launch_lines(self, program: Program) -> Any:

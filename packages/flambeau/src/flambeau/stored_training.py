@@ -28,7 +28,7 @@ from flambeau import graph_keys, stored_graphs
 from flambeau.not_stored import NotStored
 from flambeau.progress import building
 from flambeau.report import Stopwatch
-from flambeau_autograd.backwards import Backward, BackwardTable, backward_name
+from flambeau_autograd.backwards import Backward, BackwardTable
 from flambeau_autograd.runtime_wrappers import wrap_training
 from flambeau_autograd.traced_modes import TracedModes
 from flambeau_autograd.training_json import decode_training, encode_training
@@ -231,14 +231,14 @@ class StoredBackwards(BackwardTable):
         self._ahead = _ReadAhead(first, self._load)
 
     def _make(self, missing: frozenset[int]) -> Backward:
-        key = graph_keys.key_of_backward(self._key, backward_name(missing), self._context)
+        key = graph_keys.key_of_backward(self._key, self.name_of(missing), self._context)
         ahead, self._ahead = self._ahead, None
         found = None if ahead is None else ahead.take(key)
         found = found or self._load(key)
-        if found is None:
-            return self._traced()[0].without(missing)
         if ahead is not None and ahead.key != key:
             stored_graphs.write_first_backward(self._key, key, self._context)
+        if found is None:
+            return self._traced()[0].without(missing)
         self._report.launches += found.launch
         self._report.add_program(found.stored.program)
         return Backward(found.run, tuple(found.stored.sizes), self._tangents - missing)
@@ -278,7 +278,10 @@ class StoredBackwards(BackwardTable):
         gm, examples, _ = messages.decode_message(json.loads(self._captured)["message"])
         backends = import_apart("flambeau.backends")
         autograd = import_apart("flambeau_autograd.pipeline")
-        compiler = backends.inductor_compiler(self._report, self._context)
+        fallbacks = import_apart("flambeau.fallbacks")
+        compiler = fallbacks.OrOperators(
+            backends.inductor_compiler(self._report, self._context), self._report, self._context
+        )
         options = dataclasses.replace(
             backends.autograd_options(self._context), compile_backward_lazily=True
         )  # the forward is there
