@@ -126,7 +126,9 @@ def test_windows_are_jammed_that_save_much(tester):
 
     def weighted(b, x):
         size = x.spec.shape[0] - 3
-        weights = [b.expand(b.slice(x, 0, at, at + 1, 1), (size, x.spec.shape[1])) for at in range(3)]
+        weights = [
+            b.expand(b.slice(x, 0, at, at + 1, 1), (size, x.spec.shape[1])) for at in range(3)
+        ]
         taps = [b.slice(x, 0, at, at + size, 1) for at in range(3)]
         terms = [b.mul(tap, weight) for tap, weight in zip(taps, weights, strict=True)]
         return b.add(b.add(terms[0], terms[1]), terms[2])

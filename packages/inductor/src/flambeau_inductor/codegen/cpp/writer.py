@@ -37,6 +37,7 @@ def is_narrowing(statement: Statement, dtypes: Mapping[str, torch.dtype]) -> boo
 class LoopWriter:
     """Writes the loops and statements of a kernel. `staged`: the C++ of loads from a tile.
     `streamed`: the buffers that are stored around the caches, with the axes of the stores.
+    `whole_row`: the bounds of rows of whole tiles, if the kernel goes by tiles.
     `row_names`: (value, descending) -> the row that holds it while it is sorted.
     """
 
@@ -53,6 +54,7 @@ class LoopWriter:
         }
         self.staged: dict[str, str] = {}
         self.streamed: dict[str, tuple[Axis, ...]] = {}
+        self.whole_row: tuple[str, str] | None = None
         self.ordered = False
         """Whether points of the vector loop must come one after another."""
         self.row_names: dict[tuple[str, bool], str] = {}
