@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.gathered_rows import fetch_gathered_rows
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled, write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_UNIT,
@@ -151,6 +152,7 @@ class KernelWriter(LoopWriter):
             if jammed is not None:
                 count = "p" if len(self.plan.lead) > 1 else outer.symbol.name
                 write_jammed(self, jammed, body, vector, outer, count, "end")
+            fetch_gathered_rows(self, vector, outer)
             with self.block("if (!jammed_here)") if jammed is not None else nullcontext():
                 self.vector_body(vector, "0", self.size(vector), body)
 

@@ -26,12 +26,13 @@ import sympy
 from flambeau_inductor.codegen.cpp.bfloat16_words import write_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.plan import (
+    dependents,
     hinted_size,
     stride_along,
 )
 from flambeau_inductor.codegen.cpp.tiles import LINE, TILE_COLUMNS, tile_shape
 from flambeau_inductor.indexing.expressions import free_names, symbol
-from flambeau_inductor.ir import Load, Store
+from flambeau_inductor.ir import CheckIndex, Load, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def streamed_buffers(kernel: LoopKernel, plan: Plan) -> dict[str, tuple[Axis, ..
     vector = plan.vector
     if plan.kind != "pointwise" or plan.serial or vector is None:
         return {}
-    if plan.point_cost > MOST_COST or not _reads_streams(kernel):
+    if plan.point_cost > MOST_COST or not _reads_streams(kernel, vector):
         return {}
     stores: dict[str, list[Store]] = {}
     for statement in kernel.body:
@@ -115,10 +116,17 @@ def _fills_lines(store: Store, kernel: LoopKernel, plan: Plan, itemsize: int) ->
     )
 
 
-def _reads_streams(kernel: LoopKernel) -> bool:
-    """Whether no place that is read depends on data."""
+def _reads_streams(kernel: LoopKernel, vector: Axis) -> bool:
+    """Whether no place that is read depends on data, but for where a row begins."""
     known = {axis.symbol.name for axis in kernel.outer} | {size.name for size in kernel.sizes}
-    return all(free_names(s.index) <= known for s in kernel.body if isinstance(s, Load))
+    moving = dependents(kernel.body, {vector.symbol.name}) - known
+    return not any(
+        s.value in moving
+        if isinstance(s, CheckIndex)
+        else not free_names(s.index).isdisjoint(moving)
+        for s in kernel.body
+        if isinstance(s, Load | CheckIndex)
+    )
 
 
 def declare_streams(writer: LoopWriter) -> None:

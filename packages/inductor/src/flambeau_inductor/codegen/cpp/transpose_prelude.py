@@ -111,14 +111,15 @@ template <int size> struct transposed;
 {"".join(blocks)}\
 // Asks for the lines of the next tile, `next` elements behind this one in each of `count` rows: the
 // machine does not foresee them where there are many.
-template <class T> INLINE void fetch_lines(const T *from, int64_t stride, int64_t count, int64_t next) {{
+template <class T>
+INLINE void fetch_lines(const T *from, int64_t stride, int64_t count, int64_t next) {{
   const int64_t line = 64 / sizeof(T);
   for (int64_t c = 0; c < count; ++c)
     for (int64_t r = line - 1; r < next; r += line)
       __builtin_prefetch(from + c * stride + next + r, 0, 2);
 }}
-// tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along lines of memory. Two
-// blocks at once need more lines than a set of the first-level cache has where all are in one.
+// tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along lines of memory.
+// Two blocks at once need more lines than a set of the first-level cache has where all are in one.
 template <class T, int width>
 INLINE void stage_tile(const T *from, int64_t stride, int64_t rows, int64_t columns, int64_t next,
                        T (*tile)[width]) {{

@@ -17,6 +17,8 @@ from flambeau_inductor.scalar_ops import Replay
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import sympy
+
     from flambeau_inductor.ir import LoopKernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
 
@@ -133,9 +135,8 @@ class LoopWriter:
         self.printer.rounded = {}
         for statement in statements:
             index = index_of(statement)
-            for name in sorted(free_names(index)) if index is not None else ():
-                if name in self.checks and name not in self.printer.guards:
-                    self.printer.make_safe(name, self.checks[name].size)
+            if index is not None:
+                self.make_safe(index)
             if isinstance(statement, Load) and statement.name in self.staged:
                 test = " != 0" if statement.dtype == torch.bool else ""
                 self.replay.values[statement.name] = self.printer.bind(
@@ -144,6 +145,16 @@ class LoopWriter:
                 self.replay.dtypes[statement.name] = statement.dtype
             else:
                 self.replay.step(statement)
+        self.flush()
+
+    def make_safe(self, index: sympy.Expr) -> None:
+        """Replace names in an index that are checked by what is safe to access."""
+        for name in sorted(free_names(index)):
+            if name in self.checks and name not in self.printer.guards:
+                self.printer.make_safe(name, self.checks[name].size)
+
+    def flush(self) -> None:
+        """Write the lines that the printer has made."""
         for text in self.printer.lines:
             self.line(text)
         self.printer.lines = []
