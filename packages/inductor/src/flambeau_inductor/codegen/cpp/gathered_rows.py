@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from flambeau_inductor.codegen.cpp.plan import dependents, hinted_size, stride_along
+from flambeau_inductor.codegen.cpp.plan import dependents, hinted_size, static_product, stride_along
 from flambeau_inductor.codegen.cpp.tiles import LINE
 from flambeau_inductor.indexing.expressions import free_names, symbol
 from flambeau_inductor.ir import Axis, Load, Store, defined_name, index_of, operands
@@ -69,11 +69,10 @@ def fetch_gathered_rows(writer: LoopWriter, vector: Axis, outer: Axis) -> None:
             writer.make_safe(index)
             writer.flush()
             step, most = (count // dtypes[buffer].itemsize for count in (LINE, LONGEST))
-            size = writer.size(vector)
-            if not size.isdigit():
-                end = f"({size} < {most} ? {size} : {most})"
-            else:
-                end = str(min(int(size), most))
+            length, static = writer.size(vector), static_product((vector,))
+            end = f"({length} < {most} ? {length} : {most})"
+            if static is not None:
+                end = str(min(static, most))
             row = writer.printer.index_text(index.xreplace({vector.symbol: symbol("line")}))
             with writer.block(f"for (int64_t line = 0; line < {end}; line += {step})"):
                 writer.line(
