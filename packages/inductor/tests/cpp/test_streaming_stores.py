@@ -41,8 +41,9 @@ def rows() -> LoopKernel:
 
 def transposing(height: int, width: int, dtype=F32) -> LoopKernel:
     """b1 of (height, width) is b0 of (width, height), turned."""
+    op = "bitwise_not" if dtype is U8 else "neg"
     body = (
-        Load("v0", dtype, "b0", I1 * height + I0), Compute("v1", dtype, "neg", ("v0",)),
+        Load("v0", dtype, "b0", I1 * height + I0), Compute("v1", dtype, op, ("v0",)),
         Store("b1", I0 * width + I1, "v1"),
     )  # fmt: skip
     outer = axes((I0, height), (I1, width))
@@ -86,16 +87,20 @@ def test_tiles(level: str, always: None) -> None:
     if isa.LEVELS.index(level) < isa.LEVELS.index(isa.detect()):
         pytest.skip(f"this machine has no {level}")
     options = dataclasses.replace(run_cpp.OPTIONS, isa=level, cxx_flags=("-DCACHE_BYTES=0",))
-    sizes = {"f32": (641, 592, F32), "f64": (577, 1000, F64), "odd": (640, 577, F32)}
+    sizes = {
+        "f32": (641, 592, F32), "f64": (577, 1000, F64), "last": (49, 64, F32),
+        "bytes": (70, 64, U8), "thirds": (100, 96, F32), "odd": (640, 577, F32),
+    }  # fmt: skip
     library = Library({name: transposing(*size) for name, size in sizes.items()}, options)
     assert "b1_streams" not in library.text[library.text.index("odd_part") :]
-    assert library.text.count("const bool b1_streams") == 2
+    assert library.text.count("const bool b1_streams") == 5
     for name, (height, width, dtype) in sizes.items():
         for skipped in (0, 3):
-            x = torch.randn(width, height, dtype=dtype)
+            x = (torch.randn(width, height) * 50).to(dtype)
             memory = torch.full((height * width + skipped + 16,), 7, dtype=dtype)
             want = memory.clone()
-            want[skipped : skipped + x.numel()] = -x.t().flatten()
+            changed = ~x if dtype is U8 else -x
+            want[skipped : skipped + x.numel()] = changed.t().flatten()
             library.run(name, [x, memory[skipped : skipped + x.numel()]])
             assert torch.equal(memory, want)
 

@@ -60,3 +60,25 @@ def test_three_transposed_operands(tester, options):
     graph = tester.graph(build, tensors)
     (got,) = load(compile_graph(graph, InductorOptions()), options)(*tensors)
     torch.testing.assert_close(got, run_graph(graph, tensors)[0])
+
+
+def test_operands_in_both_orders(tester, options):
+    """Rows of what is not transposed are asked for a tile ahead; sizes leave partial tiles."""
+    tensors = []
+    for shape in ((96, 64), (33, 70), (2, 130, 300)):
+        tensors += [
+            random(shape, torch.bfloat16),
+            random((*shape[:-2], shape[-1], shape[-2]), torch.float32),
+        ]
+
+    def build(b, *xs):
+        sums = []
+        for x, y in zip(xs[::2], xs[1::2], strict=True):
+            dims = [*range(x.spec.ndim - 2), x.spec.ndim - 1, x.spec.ndim - 2]
+            sums.append(b.add(b.cast(b.permute(x, dims), torch.float32), y))
+        return sums
+
+    graph = tester.graph(build, tensors)
+    got = load(compile_graph(graph, InductorOptions()), options)(*tensors)
+    for mine, theirs in zip(got, run_graph(graph, tensors), strict=True):
+        assert torch.equal(mine, theirs)

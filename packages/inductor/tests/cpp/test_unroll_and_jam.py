@@ -7,12 +7,19 @@ import torch
 from run_cpp import I0, I1, OPTIONS, axes
 
 from flambeau_inductor import InductorOptions, compile_graph
+from flambeau_inductor.codegen.cpp import unroll_and_jam
 from flambeau_inductor.codegen.cpp.unroll_and_jam import COPIES, jam
 from flambeau_inductor.ir import Compute, Load, Store
 from flambeau_prims.evaluate import run_graph
 from flambeau_runtime import load
 
 F32 = torch.float32
+
+
+@pytest.fixture
+def jams_all(monkeypatch):
+    """Whatever shares a load is jammed."""
+    monkeypatch.setattr(unroll_and_jam, "SHARED_LEAST", 0.01)
 
 
 def window(rows, columns, stride=1, outside=0.0):
@@ -55,6 +62,7 @@ def check(tester, builds, tensors):
 @pytest.mark.parametrize(
     "shape", [(2, 9, 31, 33), (1, 3, 5, 300), (3, 4, 4, 16), (2, 5, 3, 40), (1, 30, 2, 32)]
 )
+@pytest.mark.usefixtures("jams_all")
 def test_windows_of_images(tester, shape):
     """Sizes that copies do not divide, fewer points than copies, rows longer than a strip."""
     x = torch.randn(shape)
@@ -64,6 +72,7 @@ def test_windows_of_images(tester, shape):
     assert "double_zeros" in text or shape[2] == 2
 
 
+@pytest.mark.usefixtures("jams_all")
 def test_rows_without_padding_and_of_one_axis(tester):
     def rows(b, x):
         height = x.spec.shape[0] - 2
@@ -75,6 +84,7 @@ def test_rows_without_padding_and_of_one_axis(tester):
     assert "jammed_here" in check(tester, [rows] * 3, tensors)
 
 
+@pytest.mark.usefixtures("jams_all")
 @pytest.mark.parametrize("height", [2, 3, 5, 7])
 def test_rows_of_many_padded_images(tester, height):
     """Copies lie in several images, each behind a row of padding: the first and the last one do not
@@ -103,6 +113,28 @@ def test_what_shares_no_loads_is_not_jammed(tester):
 
     text = check(tester, [halves, lambda b, x: b.mul(x, 2.0)], [torch.randn(32, 40)] * 2)
     assert "jammed_here" not in text
+
+
+def test_windows_are_jammed_that_save_much(tester):
+    """A window of maxima saves few of its loads; one with a weight for each channel also reads its
+    weights once.
+    """
+
+    def largest(b, x):
+        taps = [b.slice(x, 1, at, x.spec.shape[1] - 2 + at, 2) for at in range(3)]
+        return b.maximum(b.maximum(taps[0], taps[1]), taps[2])
+
+    def weighted(b, x):
+        size = x.spec.shape[0] - 3
+        weights = [
+            b.expand(b.slice(x, 0, at, at + 1, 1), (size, x.spec.shape[1])) for at in range(3)
+        ]
+        taps = [b.slice(x, 0, at, at + size, 1) for at in range(3)]
+        terms = [b.mul(tap, weight) for tap, weight in zip(taps, weights, strict=True)]
+        return b.add(b.add(terms[0], terms[1]), terms[2])
+
+    assert "jammed_here" not in check(tester, [largest], [torch.randn(3, 21, 40)])
+    assert "jammed_here" in check(tester, [weighted], [torch.randn(19, 40)])
 
 
 def test_equal_statements_are_shared_and_stores_come_last():

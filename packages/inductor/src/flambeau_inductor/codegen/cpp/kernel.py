@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.gathered_rows import fetch_gathered_rows
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled, write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_UNIT,
     PARALLEL_WORK,
-    TILE_LEAST,
     choose_plan,
     column_block,
     dependents,
@@ -31,9 +31,7 @@ from flambeau_inductor.codegen.cpp.plan import (
     is_transposed,
     static_product,
     stride_along,
-    tile_side,
     varies,
-    walks_streams,
 )
 from flambeau_inductor.codegen.cpp.reductions import (
     accumulator_of,
@@ -49,6 +47,7 @@ from flambeau_inductor.codegen.cpp.short_groups import widen_short_groups
 from flambeau_inductor.codegen.cpp.short_rows import unroll_short_rows
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
 from flambeau_inductor.codegen.cpp.streaming_stores import declare_streams, streamed_buffers
+from flambeau_inductor.codegen.cpp.tiles import fetch_rows, tile_shape
 from flambeau_inductor.codegen.cpp.unroll_and_jam import unroll_and_jam, write_jammed
 from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
@@ -153,72 +152,70 @@ class KernelWriter(LoopWriter):
             if jammed is not None:
                 count = "p" if len(self.plan.lead) > 1 else outer.symbol.name
                 write_jammed(self, jammed, body, vector, outer, count, "end")
+            fetch_gathered_rows(self, vector, outer)
             with self.block("if (!jammed_here)") if jammed is not None else nullcontext():
                 self.vector_body(vector, "0", self.size(vector), body)
 
     def tiled_lead(self) -> tuple[Axis, ...]:
-        """The lead axes with the tiled one counted in tiles; of short rows it comes last, behind
-        the vector axis in tiles.
+        """The lead axes and the vector axis, counted in tiles: those along what is read follow one
+        another.
         """
         vector, tile = self.plan.vector, self.plan.tile
         assert vector is not None and tile is not None
-        side = tile_side(self.kernel, self.plan)
-        counted = {
-            axis: Axis(
+        rows, columns = tile_shape(self.kernel, self.plan)
+        counted = [
+            Axis(
                 symbol(f"{axis.symbol.name}_tile"),
-                FloorDiv(sympify(axis.size) + side - 1, sympify(side)),
+                FloorDiv(sympify(axis.size) + count - 1, sympify(count)),
             )
-            for axis in (vector, tile)
-        }
-        if not walks_streams(self.kernel, self.plan):
-            return tuple(counted.get(axis, axis) for axis in self.plan.lead)
-        others = [axis for axis in self.plan.lead if axis is not tile]
-        return (*others, counted[vector], counted[tile])
+            for axis, count in ((vector, columns), (tile, rows))
+        ]
+        return (*(axis for axis in self.plan.lead if axis is not tile), *counted)
 
     def write_tiles(self, vector: Axis, tile: Axis) -> None:
         """Tiles of the vector axis and a lead axis: loads contiguous along it are transposed."""
-        name, lead, size = vector.symbol.name, tile.symbol.name, self.size(vector)
-        side = tile_side(self.kernel, self.plan)
+        name, lead = vector.symbol.name, tile.symbol.name
+        rows, columns = tile_shape(self.kernel, self.plan)
         staged = [s for s in self.kernel.body if self.is_staged(s, vector, tile)]
         with self.lead_loops(self.tiled_lead()):
-            self.line(f"const int64_t first = {lead}_tile * {side}, size = {self.size(tile)};")
-            self.line(f"const int64_t last = first + {side} < size ? first + {side} : size;")
-            streams = walks_streams(self.kernel, self.plan)
-            stage = "stage_tile<false>" if streams else "stage_tile<true>"
-            if streams:
-                self.line(f"const int64_t part = {name}_tile * {side};")
-                block = ""
-            else:
-                block = f"for (int64_t part = 0; part < {size}; part += {side})"
-            with self.block(block):
-                self.line(f"const int64_t stop = part + {side} < {size} ? part + {side} : {size};")
+            for begin, end, axis, count in (
+                ("first", "last", tile, rows),
+                ("part", "stop", vector, columns),
+            ):
+                size, static = self.size(axis), static_product((axis,))
+                stop = f"{begin} + {count}"
+                self.line(f"const int64_t {begin} = {axis.symbol.name}_tile * {count};")
+                if static is None or static % count:
+                    stop = f"{stop} < {size} ? {stop} : {size}"
+                self.line(f"const int64_t {end} = {stop};")
+            for load in staged:
+                self.line(
+                    f"{storage_type(load.dtype)} {load.name}_tile[{rows}][{columns}] "
+                    "__attribute__((aligned(64)));"
+                )
+            with self.block(""):
+                self.line(f"const int64_t {lead} = first, {name} = part;")
                 for load in staged:
+                    stride = self.printer.index_text(stride_along(load.index, vector) or 0)
+                    place = f"{load.buffer} + {self.printer.index_text(load.index)}"
                     self.line(
-                        f"{storage_type(load.dtype)} {load.name}_tile[{side}][{side}] "
-                        "__attribute__((aligned(64)));"
+                        f"stage_tile({place}, {stride}, last - first, stop - part, {rows}, "
+                        f"{load.name}_tile);"
                     )
-                if staged:
-                    with self.block(""):
-                        self.line(f"const int64_t {lead} = first, {name} = part;")
-                        for load in staged:
-                            stride = self.printer.index_text(stride_along(load.index, vector) or 0)
-                            place = f"{load.buffer} + {self.printer.index_text(load.index)}"
-                            self.line(
-                                f"{stage}({place}, {stride}, last - first, stop - part, "
-                                f"{load.name}_tile);"
-                            )
-                self.staged = {
-                    load.name: f"{load.name}_tile[{lead} - first][{name} - part]" for load in staged
-                }
-                # Where the length of whole tiles is known, their loops are unrolled: it pays for
-                # small ones, but larger ones of short elements are then read too soon after they
-                # are written.
-                ways = [("", "stop")]
-                if side == TILE_LEAST:
-                    ways = [(f"if (stop - part == {side})", f"part + {side}"), ("else", "stop")]
-                for head, stop in ways:
-                    with self.block(head), self.loop(lead, "first", "last"):
-                        self.vector_body(vector, "part", stop, self.kernel.body)
+            self.staged = {
+                load.name: f"{load.name}_tile[{lead} - first][{name} - part]" for load in staged
+            }
+            # The loops of whole tiles, of a length that is known, are unrolled.
+            whole = f"part + {columns}"
+            self.whole_row = ("part", whole)
+            ways = [(f"if (stop == {whole})", whole), ("else", "stop")]
+            static = static_product((vector,))
+            if static is not None and static % columns == 0:
+                ways = [("", whole)]
+            for head, stop in ways:
+                with self.block(head), self.loop(lead, "first", "last"):
+                    fetch_rows(self, vector, tile, rows, stop)
+                    self.vector_body(vector, "part", stop, self.kernel.body)
 
     def is_staged(self, statement: Statement, vector: Axis, tile: Axis) -> TypeGuard[Load]:
         """Whether a load goes through a tile: it is transposed and its address is known before."""

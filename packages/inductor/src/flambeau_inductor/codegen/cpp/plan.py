@@ -56,19 +56,6 @@ EXTREMES = ("max", "min", "argmax", "argmin")
 TILE_LEAST = 16
 """Shorter axes are not walked in tiles, and no tile is smaller."""
 
-TILE_SIDES = {1: 64, 2: 64, 4: 64, 8: 32}
-"""The tile of a transposing kernel by the bytes of an element, as measured: a few lines of memory
-at a time of few pages, and a tile that stays in the first-level cache.
-"""
-
-STREAM_ROW = 512
-"""Where one side is not longer (channels last), tiles of TILE_LEAST rows and columns follow one
-another along the longer side: few streams of memory, as measured.
-"""
-
-TILE_UNITS = 32
-"""Tiles become smaller where there are fewer of them: threads share them out."""
-
 SORT_COST = 32
 """An element's share of sorting a short row."""
 
@@ -307,27 +294,6 @@ def _reads_once(kernel: LoopKernel) -> bool:
     return not any(
         isinstance(s, Scan) or (isinstance(s, Store) and varies(s, inner)) for s in kernel.body
     )
-
-
-def tile_side(kernel: LoopKernel, plan: Plan) -> int:
-    """The side of a transposing kernel's tiles."""
-    tile, vector = plan.tile, plan.vector
-    assert tile is not None and vector is not None
-    if min(hinted_size(axis, kernel) for axis in (tile, vector)) <= STREAM_ROW:
-        return TILE_LEAST
-    staged = [s for s in kernel.body if is_transposed(s, vector, tile)]
-    side = min(TILE_SIDES[load.dtype.itemsize] for load in staged)
-    if len(staged) > 2:
-        side = min(side, 32)
-    rows = math.prod(hinted_size(axis, kernel) for axis in plan.lead)
-    while side > TILE_LEAST and rows < TILE_UNITS * side:
-        side //= 2
-    return side
-
-
-def walks_streams(kernel: LoopKernel, plan: Plan) -> bool:
-    """Whether tiles follow one another along what is read, not along what is written."""
-    return plan.vector is not None and hinted_size(plan.vector, kernel) <= STREAM_ROW
 
 
 def is_transposed(statement: object, vector: Axis, lead: Axis) -> TypeGuard[Load]:

@@ -637,7 +637,7 @@ FUNCTIONS["stream_line"] = """\
 #ifndef CACHE_BYTES
 #define CACHE_BYTES (32 << 20)
 #endif
-#define CACHE_SHARE 2
+#define CACHE_SHARE 3
 #if defined(__AVX512F__)
 typedef float streamed __attribute__((vector_size(64), aligned(4), may_alias));
 #define STREAM(to, x) __builtin_ia32_movntps512((float *)(to), x)
@@ -662,6 +662,18 @@ template <class T> INLINE void stream_line(const T *from, T *to, int64_t n, bool
 #endif
   #pragma omp simd
   for (int64_t k = i; k < n; ++k) to[k] = from[k];
+}
+// The same of a tile's row, of whole lines of memory.
+template <class T> INLINE void stream_row(const T *from, T *to, int64_t n, bool around) {
+#ifdef STREAM
+  const int64_t step = sizeof(streamed) / sizeof(T);
+  if (around && (uint64_t)to % 64 == 0) {
+    for (int64_t i = 0; i < n; i += step) STREAM(to + i, *(const streamed *)(from + i));
+    return;
+  }
+#endif
+  #pragma omp simd
+  for (int64_t k = 0; k < n; ++k) to[k] = from[k];
 }
 // How many elements stand between the boundary of a line of memory and a place in it.
 template <class T> INLINE int64_t past_boundary(const T *to) {
@@ -688,6 +700,7 @@ _PROVIDES = {
     "prod_in_pairs": "in_pairs", "largest_in_pairs": "extremes_in_pairs",
     "smallest_in_pairs": "extremes_in_pairs", "join_exponentials": "add_exponential",
     "join_moments": "add_moments", "end_streams": "stream_line", "past_boundary": "stream_line",
+    "stream_row": "stream_line",
     "float_words": "stored_words", "bfloat16_pairs": "stored_words", "int16_pairs": "stored_words",
     "stored_bfloat16": "stored_words", "stored_int8": "stored_words", "words": "stored_words",
     "multiply_tile": "multiply_rows", "transposed": "stage_tile",

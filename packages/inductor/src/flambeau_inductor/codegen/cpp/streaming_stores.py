@@ -10,7 +10,8 @@ going to overwrite, a third of the traffic of an addition.
     else
       for (i0 = begin; i0 < end; ++i0) ..., b2[i0] = v2
 
-A line is computed in the first-level cache, as GCC vectorises no such stores. Only what a cache
+A line is computed in the first-level cache, as GCC vectorises no such stores. In tiles of a
+transposing kernel, it is a row of the tile, if that is whole lines of memory. Only what a cache
 cannot keep for the next kernel is stored so: the build knows the size of the last-level cache
 (`CACHE_BYTES`), the kernel that of the result.
 """
@@ -25,13 +26,13 @@ import sympy
 from flambeau_inductor.codegen.cpp.bfloat16_words import write_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
 from flambeau_inductor.codegen.cpp.plan import (
+    dependents,
     hinted_size,
     stride_along,
-    tile_side,
-    walks_streams,
 )
+from flambeau_inductor.codegen.cpp.tiles import LINE, TILE_COLUMNS, tile_shape
 from flambeau_inductor.indexing.expressions import free_names, symbol
-from flambeau_inductor.ir import Load, Store
+from flambeau_inductor.ir import CheckIndex, Load, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def streamed_buffers(kernel: LoopKernel, plan: Plan) -> dict[str, tuple[Axis, ..
     vector = plan.vector
     if plan.kind != "pointwise" or plan.serial or vector is None:
         return {}
-    if plan.point_cost > MOST_COST or not _reads_streams(kernel):
+    if plan.point_cost > MOST_COST or not _reads_streams(kernel, vector):
         return {}
     stores: dict[str, list[Store]] = {}
     for statement in kernel.body:
@@ -77,9 +78,11 @@ def streamed_buffers(kernel: LoopKernel, plan: Plan) -> dict[str, tuple[Axis, ..
         store, size = side_by_side[0], param.dtype.itemsize * len(side_by_side)
         axes = [a for a in kernel.outer if a.symbol.name in free_names(store.index)]
         likely = math.prod(hinted_size(axis, kernel) for axis in axes) * size
-        if likely < STREAM_LEAST or hinted_size(vector, kernel) * size < SHORTEST_ROW:
-            continue
-        if plan.tile is None or _fills_lines(store, kernel, plan, param.dtype.itemsize):
+        if plan.tile is None:
+            whole = hinted_size(vector, kernel) * size >= SHORTEST_ROW
+        else:
+            whole = _fills_lines(store, kernel, plan, param.dtype.itemsize)
+        if whole and likely >= STREAM_LEAST:
             result[param.name] = tuple(axes)
     return result
 
@@ -104,19 +107,26 @@ def _fills_lines(store: Store, kernel: LoopKernel, plan: Plan, itemsize: int) ->
     """Whether each row of a tile is whole lines of memory, where the buffer begins with one: else
     two tiles share a line, and each would wait for it.
     """
-    if walks_streams(kernel, plan) or tile_side(kernel, plan) * itemsize % 64:
+    if tile_shape(kernel, plan)[1] * itemsize % LINE:
         return False
     strides = [stride_along(store.index, axis) for axis in plan.lead]
     return store.index.subs(dict.fromkeys(store.index.free_symbols, 0)) == 0 and all(
-        stride is not None and stride.is_Integer and int(stride) * itemsize % 64 == 0
+        stride is not None and stride.is_Integer and int(stride) * itemsize % LINE == 0
         for stride in strides
     )
 
 
-def _reads_streams(kernel: LoopKernel) -> bool:
-    """Whether no place that is read depends on data."""
+def _reads_streams(kernel: LoopKernel, vector: Axis) -> bool:
+    """Whether no place that is read depends on data, but for where a row begins."""
     known = {axis.symbol.name for axis in kernel.outer} | {size.name for size in kernel.sizes}
-    return all(free_names(s.index) <= known for s in kernel.body if isinstance(s, Load))
+    moving = dependents(kernel.body, {vector.symbol.name}) - known
+    return not any(
+        s.value in moving
+        if isinstance(s, CheckIndex)
+        else not free_names(s.index).isdisjoint(moving)
+        for s in kernel.body
+        if isinstance(s, Load | CheckIndex)
+    )
 
 
 def declare_streams(writer: LoopWriter) -> None:
@@ -138,6 +148,8 @@ def write_lines(
             stored.setdefault(statement.buffer, []).append(statement)
     if not stored:
         return False
+    if writer.whole_row not in (None, (begin, end)):
+        return False
     begins = {
         buffer: _side_by_side(stores, vector)[0].index.xreplace({vector.symbol: symbol("line")})
         for buffer, stores in stored.items()
@@ -149,7 +161,9 @@ def write_lines(
         for s in body
     ]
     dtypes = {param.name: param.dtype for param in writer.kernel.params}
-    length = LINE_BYTES // min(dtypes[name].itemsize * len(stored[name]) for name in stored)
+    tiled = writer.whole_row is not None
+    least = min(dtypes[name].itemsize * len(stored[name]) for name in stored)
+    length = TILE_COLUMNS if tiled else LINE_BYTES // least
     streams = " || ".join(f"{buffer}_streams" for buffer in stored)
     with writer.block(f"if ({streams})"):
         for buffer, stores in stored.items():
@@ -157,21 +171,26 @@ def write_lines(
                 f"{storage_type(dtypes[buffer])} {buffer}_line[{length * len(stores)}] "
                 "__attribute__((aligned(64)));"
             )
-        with writer.block(f"for (int64_t line = {begin}, line_end; line < {end}; line = line_end)"):
+        head = f"for (int64_t line = {begin}, line_end; line < {end}; line = line_end)"
+        with writer.block("" if tiled else head):
+            if tiled:
+                writer.line(f"const int64_t line = {begin}, line_end = {end};")
             for buffer, index in begins.items():
                 writer.line(
                     f"{storage_type(dtypes[buffer])} *const {buffer}_to = "
                     f"{buffer} + {writer.printer.index_text(index)};"
                 )
-            buffer = next(iter(stored))
-            of_each = f" / {len(stored[buffer])}" if len(stored[buffer]) > 1 else ""
-            writer.line(f"line_end = line + {length} - past_boundary({buffer}_to){of_each};")
-            writer.line(f"line_end = line_end < {end} ? line_end : {end};")
+            if not tiled:
+                buffer = next(iter(stored))
+                of_each = f" / {len(stored[buffer])}" if len(stored[buffer]) > 1 else ""
+                writer.line(f"line_end = line + {length} - past_boundary({buffer}_to){of_each};")
+                writer.line(f"line_end = line_end < {end} ? line_end : {end};")
             write_loop(writer, inside, vector, "line", "line_end")
+            function = "stream_row" if tiled else "stream_line"
             for buffer, stores in stored.items():
                 count = "line_end - line"
                 count = f"{len(stores)} * ({count})" if len(stores) > 1 else count
-                writer.line(f"stream_line({buffer}_line, {buffer}_to, {count}, {buffer}_streams);")
+                writer.line(f"{function}({buffer}_line, {buffer}_to, {count}, {buffer}_streams);")
     with writer.block("else"):
         write_loop(writer, body, vector, begin, end)
     return True

@@ -17,6 +17,8 @@ from flambeau_inductor.scalar_ops import Replay
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import sympy
+
     from flambeau_inductor.ir import LoopKernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
 
@@ -37,6 +39,7 @@ def is_narrowing(statement: Statement, dtypes: Mapping[str, torch.dtype]) -> boo
 class LoopWriter:
     """Writes the loops and statements of a kernel. `staged`: the C++ of loads from a tile.
     `streamed`: the buffers that are stored around the caches, with the axes of the stores.
+    `whole_row`: the bounds of rows of whole tiles, if the kernel goes by tiles.
     `row_names`: (value, descending) -> the row that holds it while it is sorted.
     """
 
@@ -53,6 +56,7 @@ class LoopWriter:
         }
         self.staged: dict[str, str] = {}
         self.streamed: dict[str, tuple[Axis, ...]] = {}
+        self.whole_row: tuple[str, str] | None = None
         self.ordered = False
         """Whether points of the vector loop must come one after another."""
         self.row_names: dict[tuple[str, bool], str] = {}
@@ -131,9 +135,8 @@ class LoopWriter:
         self.printer.rounded = {}
         for statement in statements:
             index = index_of(statement)
-            for name in sorted(free_names(index)) if index is not None else ():
-                if name in self.checks and name not in self.printer.guards:
-                    self.printer.make_safe(name, self.checks[name].size)
+            if index is not None:
+                self.make_safe(index)
             if isinstance(statement, Load) and statement.name in self.staged:
                 test = " != 0" if statement.dtype == torch.bool else ""
                 self.replay.values[statement.name] = self.printer.bind(
@@ -142,6 +145,16 @@ class LoopWriter:
                 self.replay.dtypes[statement.name] = statement.dtype
             else:
                 self.replay.step(statement)
+        self.flush()
+
+    def make_safe(self, index: sympy.Expr) -> None:
+        """Replace names in an index that are checked by what is safe to access."""
+        for name in sorted(free_names(index)):
+            if name in self.checks and name not in self.printer.guards:
+                self.printer.make_safe(name, self.checks[name].size)
+
+    def flush(self) -> None:
+        """Write the lines that the printer has made."""
         for text in self.printer.lines:
             self.line(text)
         self.printer.lines = []
