@@ -56,7 +56,7 @@ class BackwardTable:
 
     @property
     def several(self) -> bool:
-        """Whether there are several tangents: which of them there are, a call of the backward says."""
+        """Whether there are several tangents; which of them are defined, each call says."""
         return len(self._tangents) > 1
 
     def name_of(self, missing: Iterable[int]) -> str:
