@@ -1,9 +1,14 @@
 """What a compiler adds to a forward and backward whose kernels do nothing: guards, arguments of
 graphs, saved tensors. What autograd's own node and engine cost is left out.
+
+Each call returns another tensor in the place of the result and of each gradient, because autograd
+takes them over. Intermediates that are saved for the backward are the same tensors in each call: to
+make them is the kernels' part.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,22 +33,28 @@ def model_of(parameters: int) -> nn.Module:
     return nn.Sequential(*(nn.Linear(8, 8) for _ in range(parameters // 2)))
 
 
+def _fresh(outputs: Sequence[Any], kind: str) -> list[Any]:
+    """What a call returns for these `outputs` of a graph of one result."""
+    if kind == "forward":
+        return [outputs[0].detach(), *outputs[1:]]
+    return [x.detach() if isinstance(x, torch.Tensor) else x for x in outputs]
+
+
 def _no_op(graph: Graph, kind: str) -> Callable[..., tuple[Any, ...]]:
-    outputs = tuple(
+    outputs = [
         torch.empty_strided(value.spec.shape, value.spec.stride, dtype=value.spec.dtype)
         if isinstance(value, Value)
         else value
         for value in graph.outputs
-    )
-    # The engine may take a gradient over that it is given: each call returns other tensors.
-    return lambda *args: tuple([x if x is None else x.detach() for x in outputs])
+    ]
+    return lambda *args: tuple(_fresh(outputs, kind))
 
 
 def _ours(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:
     return aot(gm, inputs, _no_op, options=AutogradOptions())
 
 
-def _no_op_of_torch(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+def _no_op_of_torch(kind: str, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
     (results,) = next(node for node in gm.graph.nodes if node.op == "output").args
     outputs = []
     for node in results:
@@ -55,7 +66,7 @@ def _no_op_of_torch(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
 
     def run(args: list[Any]) -> list[Any]:
         args.clear()
-        return [x.detach() if isinstance(x, torch.Tensor) else x for x in outputs]
+        return _fresh(outputs, kind)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
@@ -65,7 +76,10 @@ def training_calls_row(parameters: int, device: str, rounds: int) -> tuple[str, 
     """The cells of one row."""
     model = model_of(parameters).to(device)
     x = torch.randn(4, 8, device=device)
-    theirs_backend = aot_autograd(fw_compiler=_no_op_of_torch, bw_compiler=_no_op_of_torch)
+    theirs_backend = aot_autograd(
+        fw_compiler=partial(_no_op_of_torch, "forward"),
+        bw_compiler=partial(_no_op_of_torch, "backward"),
+    )
     ours = flambeau.compile(model, backend=_ours, fullgraph=True)
     theirs = torch.compile(model, backend=theirs_backend, fullgraph=True)
     gradient = torch.ones(4, 8, device=device)
@@ -101,7 +115,7 @@ def _node_of(parameters: list[Any], x: torch.Tensor) -> Callable[[torch.Tensor],
 
         @staticmethod
         def backward(ctx: Any, *_: Any) -> tuple[torch.Tensor, ...]:
-            return tuple([x.detach() for x in gradients])
+            return tuple(_fresh(gradients, "backward"))
 
     apply = super(torch.autograd.Function, Node).apply  # type: ignore[misc]
     return lambda _: apply(*parameters)

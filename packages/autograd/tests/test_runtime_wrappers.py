@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import threading
 
@@ -12,6 +13,7 @@ from recording import GraphLog, compile_program, record_calls
 
 from flambeau_autograd import AutogradOptions, aot
 from flambeau_autograd.backwards import Backward, BackwardTable
+from flambeau_autograd.graph_call import getter
 from flambeau_autograd.reasons import REASONS, AliasedMutation, BackwardFailed, LeafInside
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.evaluate import run_graph
@@ -106,6 +108,39 @@ def test_inputs_that_need_no_grad_get_none():
     compiled(x, w)[0].sum().backward()
     assert w.grad is None and x.grad is not None
     assert len(log.graphs["backward"].outputs) == 1, "no gradient is computed for a frozen weight"
+
+
+@pytest.mark.parametrize("flags", [(0, 1, 0, 1, 0), (1, 0, 0, 1, 1), (0, 0, 1, 0, 0)])
+def test_gradients_go_to_the_arguments_that_require_grad(flags):
+    def program(*inputs):
+        result = inputs[0]
+        for x in inputs[1:]:
+            result = torch.tanh(result * x)
+        return (result,)
+
+    inputs = [torch.rand(3, requires_grad=bool(flag)) for flag in flags]
+    compiled = compile_program(program, inputs)
+    wanted = [x for x in inputs if x.requires_grad]
+    found = torch.autograd.grad(compiled(*inputs)[0].sum(), wanted, create_graph=True)
+    expected = torch.autograd.grad(program(*inputs)[0].sum(), wanted, create_graph=True)
+    torch.testing.assert_close(found, expected)
+    found = torch.autograd.grad(sum(g.sum() for g in found), wanted)
+    expected = torch.autograd.grad(sum(g.sum() for g in expected), wanted)
+    torch.testing.assert_close(found, expected)
+    compiled(*inputs)[0].sum().backward()
+    assert [x.grad is not None for x in inputs] == [x.requires_grad for x in inputs]
+
+
+def test_entries_are_picked_in_order():
+    generator = random.Random(0)
+    for length in range(60):
+        entries = tuple(range(100, 100 + length))
+        assert getter(list(range(length)))(entries) == entries
+        for step in (1, 2, 3):
+            positions = list(range(min(2, length), length, step))
+            positions += generator.choices(range(length), k=generator.randrange(4) if length else 0)
+            expected = tuple(entries[position] for position in positions)
+            assert getter(positions)(entries) == getter(positions)(list(entries)) == expected
 
 
 def test_unused_input_keeps_no_gradient():

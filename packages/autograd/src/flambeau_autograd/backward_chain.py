@@ -16,6 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from flambeau_autograd.backward_progress import Progress
+from flambeau_autograd.graph_call import getter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,46 +43,58 @@ def bucket_limits() -> tuple[int, ...]:
 
 
 class WholeBackward:
-    """The one node of a backward that is not cut."""
+    """The one node of a backward that is not cut. Its inputs are the `count` arguments of the
+    graph; those at `positions` get the gradients, in this order.
+    """
 
-    def apply(
-        self, function: Callable[..., Any], given: Any, tensors: Sequence[torch.Tensor]
-    ) -> tuple[Any, ...]:
-        """Record the node whose edges lead to `tensors`."""
-        return function(given, *tensors)  # type: ignore[no-any-return]
+    takes_tuple = False
+    """Whether the arguments are the node's first input, as a tuple."""
+
+    def __init__(self, positions: list[int], count: int) -> None:
+        number = {position: 1 + index for index, position in enumerate(positions)}
+        self._spread = getter([number.get(position, 0) for position in range(count)])
+
+    def recording(self, apply: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+        """A function of the graph's arguments that records the node; `apply` does of its inputs."""
+        return apply
 
     def edges(self, ctx: Any) -> Sequence[tuple[Any, int]]:
         """Where the gradients go, in their order."""
-        return ctx.next_functions  # type: ignore[no-any-return]
+        return [edge for edge in ctx.next_functions if edge[0] is not None]
 
     def all(self, gradients: Any) -> Sequence[Any]:
         """All gradients of a call of the compiled backward."""
         return gradients  # type: ignore[no-any-return]
 
     def handed(
-        self, ctx: Any, gradients: Any, define: Callable[[Sequence[Any]], Sequence[Any]]
-    ) -> Sequence[Any]:
-        """What the node gives to its edges; `define` replaces what is undefined by None."""
-        return define(gradients)
+        self, ctx: Any, gradients: Any, define: Callable[[Sequence[Any]], tuple[Any, ...]]
+    ) -> tuple[Any, ...]:
+        """What the node gives to its inputs; `define` replaces what is undefined by None."""
+        return self._spread((None, *define(gradients)))
 
 
 class BackwardChain(WholeBackward):
     """The nodes of a backward that is cut into groups of gradients."""
 
-    def __init__(self, groups: Groups) -> None:
+    takes_tuple = True
+
+    def __init__(self, positions: list[int], groups: Groups) -> None:
+        self.tensors = getter(positions)
         self.groups = groups
         self.followers = [_follower(group) for group in groups[1:]]
 
-    def apply(
-        self, function: Callable[..., Any], given: Any, tensors: Sequence[torch.Tensor]
-    ) -> tuple[Any, ...]:
-        link: tuple[torch.Tensor, ...] = ()
-        for group, follower in zip(
-            reversed(self.groups[1:]), reversed(self.followers), strict=True
-        ):
-            link = (follower(*(tensors[position] for position in group), *link),)
-        first = self.groups[0]
-        return function(given, *(tensors[position] for position in first), *link)  # type: ignore[no-any-return]
+    def recording(self, apply: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+        pick, first = self.tensors, self.groups[0]
+        later = list(zip(reversed(self.groups[1:]), reversed(self.followers), strict=True))
+
+        def record(*args: Any) -> tuple[Any, ...]:
+            tensors = pick(args)
+            link: tuple[torch.Tensor, ...] = ()
+            for group, follower in later:
+                link = (follower(*(tensors[position] for position in group), *link),)
+            return apply(args, *(tensors[position] for position in first), *link)  # type: ignore[no-any-return]
+
+        return record
 
     def edges(self, ctx: Any) -> Sequence[tuple[Any, int]]:
         found: dict[int, Any] = {}
@@ -95,16 +108,16 @@ class BackwardChain(WholeBackward):
         return gradients.finish() if isinstance(gradients, Progress) else gradients
 
     def handed(
-        self, ctx: Any, gradients: Any, define: Callable[[Sequence[Any]], Sequence[Any]]
-    ) -> Sequence[Any]:
-        return _hand_out(ctx, self.groups[0], gradients, define, is_last=False)
+        self, ctx: Any, gradients: Any, define: Callable[[Sequence[Any]], tuple[Any, ...]]
+    ) -> tuple[Any, ...]:
+        return (None, *_hand_out(ctx, self.groups[0], gradients, define, is_last=False))
 
 
 def _hand_out(
     ctx: Any,
     group: Sequence[int],
     gradients: Any,
-    define: Callable[[Sequence[Any]], Sequence[Any]],
+    define: Callable[[Sequence[Any]], tuple[Any, ...]],
     *,
     is_last: bool,
 ) -> tuple[Any, ...]:

@@ -103,13 +103,46 @@ def _without_autocast(compiled: Compiled) -> Compiled:
 
 
 def getter(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A fast function that picks these entries of a sequence, as a tuple."""
+    """A fast function that picks these entries of a sequence, as a tuple: by slices where there are
+    few, and all entries of a tuple as that tuple.
+    """
+    slices = _slices(positions)
     if not positions:
         return lambda sequence: ()
     if len(positions) == 1:
         (position,) = positions
         return lambda sequence: (sequence[position],)
-    return itemgetter(*positions)
+    if len(slices) == 1:
+        (only,) = slices
+        return lambda sequence: tuple(sequence[only])
+    if len(slices) * _ENTRIES_PER_SLICE >= len(positions):
+        return itemgetter(*positions)
+
+    def pick(sequence: Sequence[Any]) -> tuple[Any, ...]:
+        picked: list[Any] = []
+        for each in slices:
+            picked += sequence[each]
+        return tuple(picked)
+
+    return pick
+
+
+_ENTRIES_PER_SLICE = 16
+"""About as many entries are picked one by one in the time of a slice."""
+
+
+def _slices(positions: list[int]) -> list[slice]:
+    """The slices that `positions` consist of, each as long as its step stays the same."""
+    result: list[slice] = []
+    start = 0
+    while start < len(positions):
+        first, stop = positions[start], start + 1
+        step = positions[stop] - first if stop < len(positions) else 1
+        while step > 0 and positions[stop : stop + 1] == [positions[stop - 1] + step]:
+            stop += 1
+        result.append(slice(first, positions[stop - 1] + 1, max(step, 1)))
+        start = stop
+    return result
 
 
 def sizes_reader(call: Call) -> Sizes:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from flambeau_autograd.generator_states import GeneratorStates
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from flambeau_autograd.graph_call import Sizes
+
+_version = attrgetter("_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class KeptInputs:
 
     def __post_init__(self) -> None:
         self._inputs = getter(self.needed)
-        self._checked = getter(self.checked)
+        place = {at: number for number, at in enumerate(self.needed)}
+        self._checked = getter([place[at] for at in self.checked])
 
     def keep(self, args: Sequence[Any]) -> Kept | None:
         """What a call with these arguments keeps; to be asked before it writes to them."""
@@ -79,7 +83,7 @@ class KeptInputs:
             inputs = tuple(own)
         return Kept(
             inputs,
-            [tensor._version for tensor in self._checked(args)],
+            self._versions(inputs),
             self.sizes(args),
             states,
         )
@@ -109,13 +113,15 @@ class KeptInputs:
         if kept is None:
             return None
         inputs = [saved[x.position] if isinstance(x, Packed) else x for x in kept.inputs]
-        versions = [tensor._version for tensor in self._checked(self.by_position(inputs))]
-        return Kept(tuple(inputs), versions, kept.sizes, kept.states)
+        return Kept(tuple(inputs), self._versions(inputs), kept.sizes, kept.states)
 
     def handles(self, kept: Kept, positions: Sequence[tuple[int, int]]) -> dict[int, torch.Tensor]:
         """The inputs at some of the graph's `positions`, by the numbers beside them."""
         given = self.by_position(kept.inputs)
         return {number: given[at] for number, at in positions if at in given}
+
+    def _versions(self, inputs: Sequence[Any]) -> list[int]:
+        return list(map(_version, self._checked(inputs)))
 
     def by_position(self, inputs: Sequence[Any]) -> Any:
         return dict(zip(self.needed, inputs, strict=True))
@@ -124,7 +130,6 @@ class KeptInputs:
         """Why these gradients have no derivative, or nothing."""
         if self.refused or kept is None:
             return self.refused or "it drew random numbers while a CUDA graph was captured"
-        checked = self._checked(self.by_position(kept.inputs))
-        if all(x._version == version for x, version in zip(checked, kept.versions, strict=True)):
+        if self._versions(kept.inputs) == kept.versions:
             return ""
         return "an input that its gradients depend on has been written to since"

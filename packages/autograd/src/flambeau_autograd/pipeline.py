@@ -352,6 +352,8 @@ def _training_of(
     result = dependences(
         part.forward, part.backward, part.saved, traced.leaves, len(traced.tangents)
     )
+    arguments = joint.inputs[: len(joint.inputs) - len(traced.tangents)]
+    place = {value: at for at, value in enumerate(arguments) if isinstance(value, Value)}
     return Training(
         saved=[(kind, at if isinstance(at, int) else str(at)) for kind, at in part.saved],
         tangent_specs=tangents,
@@ -363,7 +365,8 @@ def _training_of(
             for at, out in enumerate(part.forward.outputs[: traced.results])
             if isinstance(out, Value) and memory_of(out) is not out
         ],
-        differentiable=traced.differentiable,
+        arguments=len(arguments),
+        differentiable=[place[value] for value in traced.leaves],
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,
         results=traced.results,

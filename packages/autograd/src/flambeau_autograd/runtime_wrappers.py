@@ -4,7 +4,7 @@ inside.
 Inference: `graph_call.wrap_inference`.
 
 Training: one `torch.autograd.Function`, applied through the C entry (no functorch look-up), to the
-tensors that require grad. Inputs and outputs the backward reads are saved through
+graph's arguments. Inputs and outputs the backward reads are saved through
 `save_for_backward`, whose version check then finds in-place changes as in eager; intermediates hang
 on the context and go when the backward starts, unless the engine keeps the graph.
 """
@@ -24,7 +24,7 @@ from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_
 from flambeau_autograd.outputs import build_outputs, is_plain
 from flambeau_autograd.saved_forms import forms_of, is_lazy, restored
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
-from flambeau_autograd.tangent_kinds import has_batches, has_wrappers
+from flambeau_autograd.tangent_kinds import are_plain, has_batches, has_wrappers
 from flambeau_autograd.version_counters import set_versions
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ if TYPE_CHECKING:
         "Callable[[Kept | None, Sequence[Any]], Sequence[torch.Tensor | None] | None]"
     )
     """Of what a call has kept and the tangents, the gradients as `gradient_graph` computes them."""
-    Applied: TypeAlias = "tuple[Callable[..., tuple[Any, ...]], Backwards]"
+    Applied: TypeAlias = "tuple[Compiled, Backwards]"
+    """A node recorded for the graph's arguments, and its backwards."""
     Fixer: TypeAlias = "Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]"
 
+_records = torch.is_grad_enabled
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _default_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
@@ -77,7 +79,8 @@ class Training:
     `tangent_specs` are those of the tangents among them. `symbolic`: sizes of the backward's
     arguments are symbols. `extras` counts the saved outputs of the forward behind its results,
     `views` are results that are views of memory which the graph does not return otherwise.
-    `differentiable`: arguments that get gradients, in the order of the backward's outputs.
+    `differentiable`: which of the graph's `arguments` (so many) get gradients, in the order of the
+    backward's outputs.
     `non_differentiable`: results without. `tangents[k]` is the result that tangent k is of, and
     `results` counts the results that are not saved extras. `reaching[i]`: the results that gradient
     i comes from; where none of them has a tangent, it is undefined. `sharing[k]`: the results that
@@ -95,6 +98,7 @@ class Training:
     symbolic: bool
     extras: int
     views: list[int]
+    arguments: int
     differentiable: list[int]
     non_differentiable: list[int]
     tangents: list[int]
@@ -116,22 +120,22 @@ def wrap_training(
 ) -> Compiled:
     """The callable for a graph with a backward; unless `lazily`, the backward is compiled now."""
     run = guarded(forward, call)
-    apply = _recorded(run, backwards, WholeBackward(), call, training)
+    positions, arguments = training.differentiable, training.arguments
+    apply = _recorded(run, backwards, WholeBackward(positions, arguments), call, training)
     chains: dict[tuple[int, ...], Applied] = {}
 
     def chain(limits: tuple[int, ...]) -> Applied:
         known = chains.get(limits)
         if known is None:
             groups, pieces = backwards.cut(training.parameters, limits)
-            nodes = BackwardChain(groups) if len(groups) > 1 else WholeBackward()
-            record = _recorded(run, pieces, nodes, call, training)
-            known = chains[limits] = partial(nodes.apply, record), pieces
+            cut = len(groups) > 1
+            nodes = BackwardChain(positions, groups) if cut else WholeBackward(positions, arguments)
+            known = chains[limits] = _recorded(run, pieces, nodes, call, training), pieces
         return known
 
     if not lazily:
         now = bucket_limits()
         (chain(now)[1] if now else backwards).without(frozenset())
-    differentiable = getter(training.differentiable)
     sizes = sizes_reader(call)
     plan, constants, copies, grad_mode = call.outputs, call.constants, call.copies, call.grad_mode
     plain = is_plain(plan) and len(plan) == training.results and not copies and grad_mode is None
@@ -139,8 +143,8 @@ def wrap_training(
 
         def call_plain(*args: Any) -> tuple[Any, ...]:
             if DistributedDataParallel._active_ddp_module is None:
-                return apply(args, *differentiable(args))
-            return chain(bucket_limits())[0](args, differentiable(args))
+                return apply(*args)
+            return chain(bucket_limits())[0](*args)
 
         return call_plain
 
@@ -148,9 +152,8 @@ def wrap_training(
 
     def call_function(*args: Any) -> tuple[Any, ...]:
         given = (*passed(args), *constants)
-        tensors = differentiable((*args, *constants))
         limits = bucket_limits()
-        results = chain(limits)[0](given, tensors) if limits else apply(given, *tensors)
+        results = (chain(limits)[0] if limits else apply)(*given)
         for target, source, writes in copies:
             version = args[target]._version
             args[target].copy_(results[source])
@@ -165,11 +168,11 @@ def wrap_training(
 
 def _recorded(
     run: Compiled, backwards: Backwards, nodes: WholeBackward, call: Call, training: Training
-) -> Callable[..., tuple[Any, ...]]:
+) -> Compiled:
     function = _make_function(run, backwards, nodes, call, training)
     # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at
     # twice the cost.
-    return super(torch.autograd.Function, function).apply  # type: ignore[misc, no-any-return]
+    return nodes.recording(super(torch.autograd.Function, function).apply)  # type: ignore[misc]
 
 
 def _make_function(
@@ -179,21 +182,20 @@ def _make_function(
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
     sizes, fixers = saved.sizes, saved.fixers
     results, views, reaching = training.results, training.views, training.reaching
-    with_tangents, sharing, gradients = training.tangents, training.sharing, training.gradients
-    all_results = frozenset(with_tangents)
+    with_tangents, sharing, watched = training.tangents, training.sharing, training.watched
+    all_results, nothing = frozenset(with_tangents), frozenset[int]()
     apart_at_all = any(len(result) < len(all_results) for result in sharing.values())
-    watched = training.watched
     depends, handles, kept_inputs = training.dependences, training.handles, training.kept
-    exact = not training.extras
-    non_differentiable = (
-        getter(training.non_differentiable) if training.non_differentiable else None
-    )
+    exact, takes_tuple = not training.extras, nodes.takes_tuple
+    marked = training.non_differentiable
+    non_differentiable = getter(marked) if marked else None
 
     class CompiledFunction(torch.autograd.Function):
         """The compiled graph pair in autograd's eyes."""
 
         @staticmethod
-        def forward(ctx: Any, args: tuple[Any, ...], *_: torch.Tensor) -> tuple[Any, ...]:
+        def forward(ctx: Any, *node_inputs: Any) -> tuple[Any, ...]:
+            args = node_inputs[0] if takes_tuple else node_inputs
             ctx.given = kept_inputs.keep(args)
             returned = run(*args)
             if views:
@@ -204,16 +206,12 @@ def _make_function(
                 ctx.handles = {index: args[position] for index, position in handles}
             ctx.owned = _default_hooks(True) is None
             if ctx.owned:
-                ctx.save_for_backward(*inputs(args), *outputs(returned))
+                ctx.save_for_backward(*(inputs(args) + outputs(returned)))
                 ctx.rest = intermediates(returned)
                 if watched:
                     ctx.versions = recorded(watched, args, returned)
             else:
-                ctx.versions = ()  # eager checks no version of what hooks have packed
-                own = (*saved.hooked(args), *outputs(returned), *intermediates(returned))
-                ctx.given, added = kept_inputs.packed(ctx.given, saved.places, len(own))
-                ctx.save_for_backward(*own, *added)
-                ctx.own, ctx.rest, ctx.forms = len(own), (), forms_of((*own, *added))
+                _save_for_hooks(ctx, saved, kept_inputs, args, returned)
             if sizes is not None:
                 ctx.sizes = sizes(args)
             if not exact:
@@ -227,7 +225,9 @@ def _make_function(
             rest = ctx.rest
             if rest is None:
                 raise RuntimeError(_FREED)
-            missing = frozenset([index for index in with_tangents if tangents[index] is None])
+            plain, missing = are_plain(tangents), nothing
+            if not plain:
+                missing = frozenset([index for index in with_tangents if tangents[index] is None])
             spent = all_results - missing if missing else all_results
             if watched:
                 check_versions(ctx.versions, spent)
@@ -245,48 +245,79 @@ def _make_function(
             if not ctx.owned:
                 checked = restored(checked, ctx.forms)
                 given, checked = kept_inputs.unpacked(given, checked), checked[: ctx.own]
-            if torch.is_grad_enabled() or has_wrappers(tangents):
-                differentiable = gradients(given, tangents)
+            records = _records()
+            if records or (not plain and has_wrappers(tangents)):
+                differentiable = training.gradients(given, tangents)
                 if differentiable is not None:
-                    return (None, *nodes.handed(ctx, differentiable, tuple))
+                    return nodes.handed(ctx, differentiable, tuple)
                 reason = kept_inputs.reason(given)
                 if handles and given is not None:
                     inputs_kept = kept_inputs.handles(given, handles)
-            del given
             values = NO_SIZES if sizes is None else ctx.sizes
             backward = backwards.without(missing)
             # Otherwise another backward, or a hook, may read the saved tensors again.
             spends = ctx.rest is None and ctx.owned
-            ints = [values[name] for name in backward.sizes]
-            given, run = _chosen(backwards, backward, nodes, tangents, values, fixers, spends)
-            arguments = [*checked, *rest, *ints, *given]
+            run: Callable[[list[Any]], Any] = backward.spend if spends else backward.keep
+            arguments = [*checked, *rest]
             del checked, rest, given
+            if plain or not has_batches(tangents):
+                _add_tangents(arguments, backward, tangents, values, fixers)
+            else:
+                run = _add_batches(arguments, backwards, backward, nodes, tangents, values, fixers)
             define = partial(_defined, reaching, missing) if missing else tuple
-            if not torch.is_grad_enabled():
-                return (None, *nodes.handed(ctx, run(arguments), define))
+            if not records:
+                return nodes.handed(ctx, run(arguments), define)
             with torch.no_grad():
                 grads = nodes.all(run(arguments))
             sources = [tangents[index] for index in with_tangents]
             text = message(training.name, training.where, reason)
             guarded = raising_twice(grads, depends, nodes.edges(ctx), inputs_kept, sources, text)
-            return (None, *nodes.handed(ctx, guarded, define))
+            return nodes.handed(ctx, guarded, define)
 
     return CompiledFunction
 
 
-def _chosen(
+def _save_for_hooks(
+    ctx: Any,
+    saved: _Saved,
+    kept_inputs: KeptInputs,
+    args: tuple[Any, ...],
+    returned: tuple[Any, ...],
+) -> None:
+    """Leave all that a call keeps to hooks on saved tensors, which may pack it."""
+    ctx.versions = ()  # eager checks no version of what hooks have packed
+    own = (*saved.hooked(args), *saved.outputs(returned), *saved.intermediates(returned))
+    ctx.given, added = kept_inputs.packed(ctx.given, saved.places, len(own))
+    ctx.save_for_backward(*own, *added)
+    ctx.own, ctx.rest, ctx.forms = len(own), (), forms_of((*own, *added))
+
+
+def _add_tangents(
+    arguments: list[Any],
+    backward: Backward,
+    tangents: Sequence[torch.Tensor | None],
+    sizes: dict[str, int],
+    fixers: list[tuple[int, Fixer]],
+) -> None:
+    """Add the sizes and tangents that a backward takes to its arguments."""
+    for name in backward.sizes:
+        arguments.append(sizes[name])
+    for index, fix in fixers:
+        if index in backward.tangents:
+            arguments.append(fix(tangents[index], sizes))
+
+
+def _add_batches(
+    arguments: list[Any],
     backwards: Backwards,
     backward: Backward,
     nodes: WholeBackward,
     tangents: Sequence[torch.Tensor | None],
     sizes: dict[str, int],
     fixers: list[tuple[int, Fixer]],
-    spends: bool,
-) -> tuple[list[Any], Callable[[list[Any]], Sequence[Any]]]:
-    """The tangents that a backward takes, and how it is called with a list of its arguments."""
-    if not has_batches(tangents):
-        given = [fix(tangents[index], sizes) for index, fix in fixers if index in backward.tangents]
-        return given, backward.spend if spends else backward.keep
+) -> Callable[[list[Any]], Any]:
+    """As `_add_tangents`, where some are batches; gives what is called with a list of arguments."""
+    arguments += [sizes[name] for name in backward.sizes]
     own = [(index, fix) for index, fix in fixers if index in backward.tangents]
 
     def fixed(args: Sequence[Any]) -> list[Any]:
@@ -294,11 +325,11 @@ def _chosen(
         pairs = zip(args[first:], own, strict=True)
         return [*args[:first], *(fix(tangent, sizes) for tangent, (_, fix) in pairs)]
 
-    batches: list[Any] = [
-        fix(None, sizes) if tangents[index] is None else tangents[index] for index, fix in own
-    ]
+    for index, fix in own:
+        tangent = tangents[index]
+        arguments.append(fix(None, sizes) if tangent is None else tangent)
     whole: Callable[..., Sequence[Any]] = lambda *args: nodes.all(backward.run(*args))  # noqa: E731
-    return batches, partial(backwards.batched(backward), fix=fixed, one=whole)
+    return partial(backwards.batched(backward), fix=fixed, one=whole)
 
 
 @dataclass(frozen=True)
@@ -393,12 +424,14 @@ def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:
 
 def _defined(
     reaching: list[frozenset[int]], missing: frozenset[int], grads: Sequence[Any]
-) -> list[Any]:
+) -> tuple[Any, ...]:
     """The gradients, None for those reached by undefined tangents only: eager leaves `.grad`."""
-    return [
-        None if roots and roots <= missing else grad
-        for grad, roots in zip(grads, reaching, strict=True)
-    ]
+    return tuple(
+        [
+            None if roots and roots <= missing else grad
+            for grad, roots in zip(grads, reaching, strict=True)
+        ]
+    )
 
 
 # Pieces

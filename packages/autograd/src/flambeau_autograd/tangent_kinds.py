@@ -17,6 +17,16 @@ _functorch = torch._C._functorch
 _is_batched, _is_legacy = _functorch.is_batchedtensor, _functorch.is_legacy_batchedtensor
 
 
+def are_plain(tangents: Iterable[torch.Tensor | None]) -> bool:
+    """Whether there are all tangents, and each has memory that kernels read; False where that takes
+    more than a look.
+    """
+    for x in tangents:  # noqa: SIM110
+        if type(x) is not _Tensor or _is_batched(x) or _is_legacy(x):
+            return False
+    return True
+
+
 def has_batches(tangents: Iterable[torch.Tensor | None]) -> bool:
     """Whether one of the tangents is a batch."""
     for x in tangents:  # noqa: SIM110

@@ -23,6 +23,10 @@ import torch
 import torch.distributed
 from torch.utils._device import DeviceContext
 
+_LAYERS = torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
+_is_included = torch._C._dispatch_tls_is_dispatch_key_included
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
 
 def cudnn_flags() -> tuple[Any, ...]:
     """The flags of cuDNN, in the order in which `torch.backends.cudnn.set_flags` takes them."""
@@ -149,13 +153,21 @@ def sees_no_program_mode() -> bool:
     return all(type(mode) is DeviceContext for mode in function_modes())
 
 
+def _transforms() -> bool:
+    """Whether a functorch layer is active: it includes its key, or excludes it while it handles an
+    operator. To look at the stack of layers would make one, which autograd's engine then copies
+    for each node that it runs.
+    """
+    return _is_included(_LAYERS) or _is_excluded(_LAYERS)
+
+
 def lets_capture() -> bool:
     """Whether this thread can capture: no functorch layer, forward-mode level, tracer, or mode of
     the program that would see capture's own calls is active.
     """
     return (
         torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not _transforms()
         and torch.autograd.forward_ad._current_level < 0
         and sees_no_program_mode()
     )
