@@ -234,3 +234,18 @@ def test_breaks_and_errors(function: Any) -> None:
     for sign in (1, -1, 1):
         x, t = torch.rand(4, 3) * sign, torch.randn(4, 3)
         same(outcome(compiled, x, t), outcome(function, x, t))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_calls_inside_of_a_level_keep_tangents(grad: bool) -> None:
+    """What was compiled outside has no tangents: such calls run eagerly."""
+    weight = torch.randn(5, requires_grad=grad)
+    compiled = flambeau.compile(lambda x: (x * weight).sin())
+    x, tangent = torch.randn(3, 5), torch.randn(3, 5)
+    for _ in range(2):
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(compiled(x), (x * weight).sin())
+        with fw.dual_level(), torch.set_grad_enabled(grad):
+            found = fw.unpack_dual(compiled(fw.make_dual(x, tangent))).tangent
+        torch.testing.assert_close(found, (x * weight).cos() * weight * tangent)
+    assert len(report_of(compiled).graphs) == 1

@@ -21,6 +21,7 @@ static struct {
     const unsigned char *(*autograd_state)(void);
     int64_t (*function_modes)(void);
     int8_t (*default_dtype)(void);
+    PyObject *forward_ad; /* the dict of torch.autograd.forward_ad */
     void *c10;
 } torch;
 
@@ -147,12 +148,13 @@ tensor_facts_new(PyObject *payload)
 /* ---- thread-local state ---- */
 
 /* Everything a capture may depend on that changes with modes: autocast, inference, fake and functorch layers (the dispatch
- * words), grad mode and its kin, torch-function modes, the default dtype. */
+ * words), grad mode and its kin, torch-function modes, the default dtype, the level of forward-mode differentiation. */
 typedef struct {
     uint64_t dispatch[2];
     int64_t function_modes;
     int64_t default_dtype;
     int64_t autograd_flags;
+    int64_t forward_level;
 } TorchState;
 
 static const uint64_t *
@@ -165,6 +167,24 @@ dispatch_words(void)
     return words;
 }
 
+/* -1 outside of all levels, where no tensor has a tangent. */
+static inline int64_t
+forward_level(void)
+{
+    static PyObject *name;
+    if (UNLIKELY(name == NULL) && (name = PyUnicode_InternFromString("_current_level")) == NULL) {
+        PyErr_Clear();
+        return INT64_MIN;
+    }
+    PyObject *level = PyDict_GetItemWithError(torch.forward_ad, name);
+    if (UNLIKELY(level == NULL || !PyLong_CheckExact(level))) {
+        PyErr_Clear();
+        return INT64_MIN;
+    }
+    int overflow;
+    return PyLong_AsLongLongAndOverflow(level, &overflow);
+}
+
 static inline void
 read_state(TorchState *state)
 {
@@ -174,6 +194,7 @@ read_state(TorchState *state)
     state->function_modes = torch.function_modes();
     state->default_dtype = torch.default_dtype();
     state->autograd_flags = torch.autograd_state()[torch.autograd_flags];
+    state->forward_level = forward_level();
 }
 
 int
@@ -183,7 +204,7 @@ torch_state_matches(PyObject *payload)
     const uint64_t *words = dispatch_words();
     return words[0] == expected->dispatch[0] && words[1] == expected->dispatch[1] &&
            torch.function_modes() == expected->function_modes && torch.default_dtype() == expected->default_dtype &&
-           torch.autograd_state()[torch.autograd_flags] == expected->autograd_flags;
+           torch.autograd_state()[torch.autograd_flags] == expected->autograd_flags && forward_level() == expected->forward_level;
 }
 
 static PyObject *
@@ -214,12 +235,13 @@ tensor_words(PyObject *Py_UNUSED(module), PyObject *object)
 static PyObject *
 configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tensor_type", "c10", "libtorch", "impl", "keys", "kind", "storage", "ndim", "extents", "autograd_flags", NULL};
+    static char *names[] = {"tensor_type", "c10", "libtorch", "impl", "keys", "kind", "storage", "ndim", "extents", "autograd_flags", "forward_ad", NULL};
     const char *c10_path, *libtorch_path;
-    PyObject *tensor_type;
+    PyObject *tensor_type, *forward_ad;
     Py_ssize_t impl, keys, kind, storage, ndim, extents, autograd_flags;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!ssnnnnnnn:configure", names, &PyType_Type, &tensor_type, &c10_path,
-                                     &libtorch_path, &impl, &keys, &kind, &storage, &ndim, &extents, &autograd_flags)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!ssnnnnnnnO!:configure", names, &PyType_Type, &tensor_type, &c10_path,
+                                     &libtorch_path, &impl, &keys, &kind, &storage, &ndim, &extents, &autograd_flags, &PyDict_Type,
+                                     &forward_ad)) {
         return NULL;
     }
     void *c10 = dlopen(c10_path, RTLD_NOW | RTLD_NOLOAD);
@@ -243,6 +265,7 @@ configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     torch.ndim = ndim;
     torch.extents = extents;
     torch.autograd_flags = autograd_flags;
+    torch.forward_ad = Py_NewRef(forward_ad);
     torch.tensor_type = (PyTypeObject *)Py_NewRef(tensor_type);
     torch.configured = 1;
     Py_RETURN_NONE;

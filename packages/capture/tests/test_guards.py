@@ -304,6 +304,7 @@ def test_torch_state():
         "function mode": torch.overrides.BaseTorchFunctionMode(),
         "device": torch.device("meta"),
         "dispatch mode": torch.utils._python_dispatch.BaseTorchDispatchMode(),
+        "forward mode": torch.autograd.forward_ad.dual_level(),
     }
     for name, mode in modes.items():
         assert verdict(guards, (1,)) is None

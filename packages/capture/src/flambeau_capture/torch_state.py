@@ -201,6 +201,7 @@ DEFAULT_STRATEGY: dict[str, Callable[[], Any]] = {
     "dispatch_keys_excluded": lambda: torch._C._dispatch_tls_local_exclude_set().raw_repr(),
     "torch_function_modes": torch._C._len_torch_function_stack,
     "default_dtype": torch.get_default_dtype,
+    "forward_level": lambda: torch.autograd.forward_ad._current_level,
 }
 
 

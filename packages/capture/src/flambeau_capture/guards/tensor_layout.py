@@ -35,7 +35,11 @@ def configure() -> bool:
     with _usual_modes():
         try:
             core.configure(
-                tensor_type=torch.Tensor, c10=str(c10), libtorch=str(libtorch), **find_layout(c10)
+                tensor_type=torch.Tensor,
+                c10=str(c10),
+                libtorch=str(libtorch),
+                **find_layout(c10),
+                forward_ad=torch.autograd.forward_ad.__dict__,
             )
         except (LookupError, OSError, AttributeError):
             return False
