@@ -1,5 +1,6 @@
 """Kernels as they are built for lesser processors than this one: their numeric tests at each lower
-ISA level (`alone:inductor` runs those that build for every level).
+ISA level (`alone:inductor` runs those that build for every level). Of a test with many cases,
+those run that have each value of each parameter; `alone:inductor` runs all for this machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,6 @@ def check() -> None:
     if not lower:
         print("this machine has no level above the baseline: the other stages ran it")
     for level in lower:
-        options = ("-q", f"--isa={level}")
+        options = ("-q", "-p", "tests.covering", "--cover=values", f"--isa={level}")
         run_python("-m", "pytest", *options, INDUCTOR)
         run_python("-m", "pytest", *options, "tests/cpu/test_programs.py", "-k", PROGRAMS)

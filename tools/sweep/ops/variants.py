@@ -18,6 +18,8 @@ import numpy
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tools.sweep.ops.draw import draw
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -67,7 +69,7 @@ def cases(op: Any, variant: str, device: str, limit: int, seed: int = 0) -> list
     random.seed(seed)
     numpy.random.seed(seed)
     if variant == "errors":
-        errors = [error.sample_input for error in op.error_inputs(device)]
+        errors = [error.sample_input for error in draw(op.error_inputs, device)]
         return [_case(str(n), _call(op.op), s, grad=False) for n, s in _spread(errors, limit)]
     if variant in DTYPES:
         return _of_dtype(op, DTYPES[variant], device, limit)
@@ -102,7 +104,7 @@ def _samples(
     op: Any, dtype: torch.dtype, device: str, limit: int, *, grad: bool
 ) -> list[tuple[int, Any]]:
     grad = grad and (dtype.is_floating_point or dtype.is_complex)
-    drawn = op.sample_inputs(device, dtype, requires_grad=grad)
+    drawn = draw(op.sample_inputs, device, dtype, requires_grad=grad)
     return _spread(list(islice(drawn, DRAWN if limit else None)), limit)
 
 
