@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from torch.testing._internal import common_utils
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -15,5 +13,7 @@ def draw(inputs: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """`op.sample_inputs(...)` or `op.error_inputs(...)`. Each looks for a `unittest.TestCase` on
     the stack: there is none, and the search costs more than most samples do.
     """
+    from torch.testing._internal import common_utils  # heavy; who has an operator has it
+
     with mock.patch.object(common_utils, "extract_test_fn", lambda: None):
         return inputs(*arguments, **options)

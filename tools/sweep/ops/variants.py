@@ -19,31 +19,11 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tools.sweep.ops.draw import draw
+from tools.sweep.ops.sample import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DTYPES = {
-    "int": torch.int64,
-    "int8": torch.int8,
-    "bool": torch.bool,
-    "bf16": torch.bfloat16,
-    "complex": torch.complex64,
-    "float8": torch.float8_e4m3fn,
-}
-VARIANTS = (
-    "static",
-    "dynamic",
-    "no_grad",
-    "inference",
-    "views",
-    "inplace",
-    "method",
-    "out",
-    "errors",
-    "devices",
-    *DTYPES,
-)
 DRAWN = 40
 """How many of an operator's samples are drawn; those that run are spread evenly over them."""
 
@@ -72,7 +52,7 @@ def cases(op: Any, variant: str, device: str, limit: int, seed: int = 0) -> list
         errors = [error.sample_input for error in draw(op.error_inputs, device)]
         return [_case(str(n), _call(op.op), s, grad=False) for n, s in _spread(errors, limit)]
     if variant in DTYPES:
-        return _of_dtype(op, DTYPES[variant], device, limit)
+        return _of_dtype(op, getattr(torch, DTYPES[variant]), device, limit)
     dtype = _float_dtype(op, device)
     if dtype is None:
         return []
