@@ -1,10 +1,13 @@
-"""Processes of a test: ranks of a process group, or programs that share a cache."""
+"""Processes of a test, forked from one that has imported torch and the stages: ranks of a process
+group, programs that share a cache or have a terminal.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import multiprocessing
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +35,29 @@ def run_ranks(check: Callable[..., None], arguments: tuple[Any, ...], count: int
     while not ended:
         ended = context.join()
     assert [process.exitcode for process in context.processes] == [0] * count
+
+
+def start_program(
+    text: str, terminal: str, variables: dict[str, str]
+) -> multiprocessing.process.BaseProcess:
+    """A started process, forked as the ranks are, that runs a text as `__main__`: its stderr is
+    this terminal.
+    """
+    multiprocessing.set_forkserver_preload(_STAGES)
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=_run_program, args=(text, terminal, variables))
+    process.start()
+    return process
+
+
+def _run_program(text: str, terminal: str, variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(nothing, stream)
+    os.dup2(os.open(terminal, os.O_RDWR | os.O_NOCTTY), 2)
+    exec(compile(text, "<string>", "exec"), vars(sys.modules["__main__"]))
 
 
 def _run_rank(
