@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import types
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,18 @@ def _own_cache(
             patch.setenv("FLAMBEAU_CHECK", "1")
         kernels = request.config.getoption("--kernels") or tmp_path_factory.mktemp("cache")
         patch.setenv("FLAMBEAU_CACHE_DIR", str(entries or kernels))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _seeds_without_stacks() -> Iterator[None]:
+    """`torch.manual_seed` formats the stack of its call for each kind of device that is not there
+    yet, for the message of an error that no test asks for.
+    """
+    devices = (torch.cuda, torch.xpu, torch.mtia)
+    with pytest.MonkeyPatch.context() as patch:
+        for device in devices:
+            patch.setattr(device, "traceback", types.SimpleNamespace(format_stack=list))
         yield
 
 

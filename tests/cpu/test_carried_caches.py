@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,25 @@ import pytest
 from flambeau import artifacts, stored_entries, surroundings
 from flambeau_runtime.cache import Cache, binding
 from flambeau_runtime.object_stores import MAGIC
-from tests.other_process import outcomes
+from tests.ranks import run_module
 
 STORED = {"pointwise": ["stored", 0], "product": ["stored", 0]}
 
 
 def run(phase: str, file: Path | str, cache: Path, **variables: str) -> dict[str, Any]:
-    """The outcomes of a process with this cache directory."""
+    """The outcomes of a process with this cache directory. (That keys are equal in processes whose
+    hashes differ is for test_stored_entries.py.)
+    """
     kept = {name: text for name, text in os.environ.items() if not name.startswith("FLAMBEAU_")}
     given = {"FLAMBEAU_CACHE_DIR": str(cache), "FLAMBEAU_GRAPH_CACHE": "1"}
-    return outcomes("carried_caches", phase, str(file), environment=kept | given | variables)
+    words = ("tests.programs.carried_caches", phase, str(file))
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "output")
+        status = run_module(words, output, kept | given | variables)
+        text = output.read_text()
+    assert status == 0, text
+    outcomes: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return outcomes
 
 
 @pytest.fixture(scope="module")

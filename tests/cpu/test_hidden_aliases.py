@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from flambeau_autograd.functional_forms import UNDECLARED, NoFunctionalForm, functional_form
 from flambeau_prims.rules.registry import aliasing
+from tools.sweep.ops.draw import draw
 
 SAMPLES = 1
 """Samples of each operator and dtype; all of them find no more, in twenty times the time."""
@@ -89,7 +90,7 @@ def test_operators_say_what_they_share_and_write() -> None:
 def run(info: Any, dtype: torch.dtype, watch: Watch) -> None:
     """The first samples of an operator, forward and backward, without those that fail."""
     trains = dtype.is_floating_point or dtype.is_complex
-    for number, sample in enumerate(info.sample_inputs("cpu", dtype, requires_grad=trains)):
+    for number, sample in enumerate(draw(info.sample_inputs, "cpu", dtype, requires_grad=trains)):
         if number == SAMPLES:
             return
         try:

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ranks import start_program
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pty = pytest.importorskip("pty")
@@ -45,15 +48,42 @@ def on_terminal(program: str, **environment: str) -> tuple[str, str, int]:
     process = subprocess.Popen(
         [sys.executable, "-c", BEGINNING + textwrap.dedent(program)],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=stderr,
         env={**os.environ, "TERM": "xterm", "COLUMNS": str(COLUMNS), **environment},
     )
     os.close(stderr)
+    text = _read(terminal)
+    process.communicate(timeout=60)
+    return text, screen(text), process.returncode
+
+
+def on_terminal_forked(program: str, **environment: str) -> tuple[str, str, int]:
+    """As `on_terminal`, in a process that is forked from one that has imported torch. It begins
+    with no thread and nothing compiled; it does not end as an interpreter does.
+    """
+    terminal, stderr = pty.openpty()
+    variables = {**os.environ, "TERM": "xterm", "COLUMNS": str(COLUMNS), **environment}
+    text = BEGINNING + textwrap.dedent(program)
+    process = start_program(text, os.ttyname(stderr), variables)
+    os.set_blocking(terminal, False)
+    # This process keeps the other end open until the program has ended: its first bytes find it.
+    written = _read(terminal, process.is_alive)
+    process.join(60)
+    os.close(stderr)
+    assert process.exitcode is not None
+    return written, screen(written), process.exitcode
+
+
+def _read(terminal: int, goes_on: Callable[[], bool] = lambda: True) -> str:
+    """What is written to a terminal until its other end is closed, or nothing goes on."""
     written = b""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if not select.select([terminal], [], [], 1)[0]:
+        alive = goes_on()
+        if not select.select([terminal], [], [], 0.05)[0]:
+            if not alive:
+                break
             continue
         try:
             piece = os.read(terminal, 65536)
@@ -63,9 +93,7 @@ def on_terminal(program: str, **environment: str) -> tuple[str, str, int]:
             break
         written += piece
     os.close(terminal)
-    process.communicate(timeout=60)
-    text = written.decode()
-    return text, screen(text), process.returncode
+    return written.decode()
 
 
 def screen(text: str) -> str:
@@ -110,7 +138,7 @@ def test_graphs_are_counted() -> None:
 
     flambeau.compile(h, backend=sleeping(2.5))(x)
     """
-    written, left, status = on_terminal(program)
+    written, left, status = on_terminal_forked(program)
     assert status == 0
     assert "compiling h: backend, graph 1" in written
     assert re.search(r"graph 2, \d+ s", written)
@@ -121,7 +149,7 @@ def test_built_kernels_are_counted(tmp_path: Path) -> None:
     compiler = tmp_path / "slow-g++"
     compiler.write_text('#!/bin/sh\ncase "$*" in *.cpp*) sleep 2;; esac\nexec g++ "$@"\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
-    written, left, status = on_terminal(
+    written, left, status = on_terminal_forked(
         "flambeau.compile(f)(x)", FLAMBEAU_CXX=str(compiler), FLAMBEAU_CACHE_DIR=str(tmp_path / "c")
     )
     assert status == 0
@@ -146,7 +174,7 @@ def test_short_compiles_show_nothing_and_import_nothing() -> None:
 
 def test_progress_is_turned_off() -> None:
     program = "flambeau.compile(f, backend=sleeping(2.5))(x)"
-    assert on_terminal(program, FLAMBEAU_PROGRESS="0") == ("", "", 0)
+    assert on_terminal_forked(program, FLAMBEAU_PROGRESS="0") == ("", "", 0)
 
 
 def test_a_pipe_gets_nothing() -> None:
@@ -171,7 +199,7 @@ def test_other_output_stays_whole() -> None:
     flambeau.compile(f, backend=backend)(x)
     assert sys.stderr is before
     """
-    written, left, status = on_terminal(program)
+    written, left, status = on_terminal_forked(program)
     assert status == 0
     assert "compiling f: backend" in written
     assert left.splitlines() == [f"message {number}" for number in range(4)]
@@ -191,7 +219,7 @@ def test_an_error_leaves_the_terminal_clean(error: str) -> None:
         assert sys.stderr is before
         sys.stderr.write("caught\\n")
     """
-    written, left, status = on_terminal(program)
+    written, left, status = on_terminal_forked(program)
     assert status == 0
     assert "compiling f: backend" in written
     assert left == "caught"
@@ -212,7 +240,7 @@ def test_threads_are_shown_together() -> None:
     for thread in threads:
         thread.join()
     """
-    written, left, status = on_terminal(program)
+    written, left, status = on_terminal_forked(program)
     assert status == 0
     assert all(f"compiling g{number}: backend" in written for number in range(4))
     assert left == ""
@@ -239,7 +267,7 @@ def test_a_fork_while_progress_is_shown() -> None:
     thread.join()
     """
     # From Python 3.12 on, a fork beside threads prints a DeprecationWarning.
-    written, left, status = on_terminal(program, PYTHONWARNINGS="ignore::DeprecationWarning")
+    written, left, status = on_terminal_forked(program, PYTHONWARNINGS="ignore::DeprecationWarning")
     assert status == 0
     assert "compiling f: backend" in written
     assert left == ""
@@ -253,7 +281,7 @@ def test_a_program_that_draws_itself_is_left_alone() -> None:
     with Live("mine", console=Console(stderr=True), transient=True):
         flambeau.compile(f, backend=sleeping(2.5))(x)
     """
-    written, left, status = on_terminal(program)
+    written, left, status = on_terminal_forked(program)
     assert status == 0
     assert "mine" in written
     assert "compiling" not in written
@@ -279,7 +307,7 @@ def test_a_notebook_shows_a_line() -> None:
     assert "rich" not in sys.modules
     sys.stderr.write(notebook.written)
     """
-    written, left, status = on_terminal(program)
+    written, left, status = on_terminal_forked(program)
     assert status == 0
     assert re.search(r"compiling f: backend, graph 1, \d+ s", written)
     assert left == ""

@@ -69,10 +69,10 @@ class Layer(nn.Module):
 class Model(nn.Module):
     """Words in, their logits out."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(WORDS, WIDTH)
-        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
         self.norm = nn.RMSNorm(WIDTH)
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
 
@@ -136,7 +136,7 @@ PLANS = (_by_columns_and_rows, _by_sequence)
 def train(plan: Any, mesh: Any, *, compiled: bool) -> tuple[list[torch.Tensor], Any]:
     """Losses, gradients and parameters of some steps."""
     torch.manual_seed(0)
-    model = Model()
+    model = Model(2)
     plan(model, mesh)
     call: Any = flambeau.compile(model, fullgraph=True) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -163,7 +163,7 @@ def _of_changing_sizes(plan: Any, mesh: Any, dynamic: bool | None) -> None:
     models = []
     for _ in range(2):
         torch.manual_seed(0)
-        models.append(Model())
+        models.append(Model(1))  # what is known of sizes is of the whole graph
         plan(models[-1], mesh)
     ours, theirs = models
     call = flambeau.compile(ours, fullgraph=True, dynamic=dynamic)

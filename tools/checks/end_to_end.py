@@ -14,10 +14,12 @@ _KERNELS = tempfile.TemporaryDirectory(prefix="flambeau-kernels-")
 
 
 def check(part: int) -> None:
-    """Run one part of tests/ (what needs a GPU skips itself); the last also runs the tour of the
-    stages.
+    """Run one part of tests/ (what needs a GPU skips itself), of tests with three parameters and
+    more a part that has each pair of values; the last also runs the tour of the stages.
     """
     files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py"))
-    run_python("-m", "pytest", "-q", f"--kernels={_KERNELS.name}", *files[part::PARTS])
+    cases = ("-p", "tests.covering", "--cover=pairs")
+    kernels = f"--kernels={_KERNELS.name}"
+    run_python("-m", "pytest", "-q", *cases, kernels, *files[part::PARTS])
     if part == PARTS - 1:
         run_python("docs/tour.py")

@@ -14,7 +14,7 @@ from typing import Any
 
 from tools.sweep.ops.accepted import accept
 from tools.sweep.ops.drive import Settings, Unit, drive
-from tools.sweep.ops.sample import SAMPLE, SAMPLE_VARIANTS
+from tools.sweep.ops.sample import SAMPLE, SAMPLE_VARIANTS, VARIANTS
 from tools.sweep.ops.table import line, table
 
 Rows = dict[tuple[str, str, str], dict[str, Any]]
@@ -85,8 +85,6 @@ def _units(options: argparse.Namespace) -> list[Unit]:
     """What to run. Names that op_db has not are rows that fail; only a sweep over all of it reads
     it here.
     """
-    from tools.sweep.ops.variants import VARIANTS
-
     variants = options.variants or (SAMPLE_VARIANTS if options.sample else VARIANTS)
     unknown = sorted(set(variants) - set(VARIANTS))
     if unknown:

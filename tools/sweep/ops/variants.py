@@ -18,30 +18,12 @@ import numpy
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tools.sweep.ops.draw import draw
+from tools.sweep.ops.sample import DTYPES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DTYPES = {
-    "int": torch.int64,
-    "int8": torch.int8,
-    "bool": torch.bool,
-    "bf16": torch.bfloat16,
-    "complex": torch.complex64,
-    "float8": torch.float8_e4m3fn,
-}
-VARIANTS = (
-    "static",
-    "dynamic",
-    "no_grad",
-    "inference",
-    "views",
-    "inplace",
-    "method",
-    "out",
-    "errors",
-    "devices",
-    *DTYPES,
-)
 DRAWN = 40
 """How many of an operator's samples are drawn; those that run are spread evenly over them."""
 
@@ -67,10 +49,10 @@ def cases(op: Any, variant: str, device: str, limit: int, seed: int = 0) -> list
     random.seed(seed)
     numpy.random.seed(seed)
     if variant == "errors":
-        errors = [error.sample_input for error in op.error_inputs(device)]
+        errors = [error.sample_input for error in draw(op.error_inputs, device)]
         return [_case(str(n), _call(op.op), s, grad=False) for n, s in _spread(errors, limit)]
     if variant in DTYPES:
-        return _of_dtype(op, DTYPES[variant], device, limit)
+        return _of_dtype(op, getattr(torch, DTYPES[variant]), device, limit)
     dtype = _float_dtype(op, device)
     if dtype is None:
         return []
@@ -102,7 +84,7 @@ def _samples(
     op: Any, dtype: torch.dtype, device: str, limit: int, *, grad: bool
 ) -> list[tuple[int, Any]]:
     grad = grad and (dtype.is_floating_point or dtype.is_complex)
-    drawn = op.sample_inputs(device, dtype, requires_grad=grad)
+    drawn = draw(op.sample_inputs, device, dtype, requires_grad=grad)
     return _spread(list(islice(drawn, DRAWN if limit else None)), limit)
 
 

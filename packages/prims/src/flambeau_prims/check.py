@@ -29,6 +29,8 @@ _ARGUMENTS = (
     int, float, complex, bool, str, type(None), torch.dtype, torch.device, torch.layout,
     torch.memory_format, torch.Generator, Value, Expr, FloatExpr,
 )  # fmt: skip
+_PLAIN = frozenset(_ARGUMENTS) - {Expr, FloatExpr}
+"""Of those types, the ones that belong to no SizeEnv."""
 
 
 class GraphError(AssertionError):
@@ -119,7 +121,8 @@ def _node_problems(
     node: Node, known: set[Value], names: dict[str, Value], graph: Graph, functional: bool
 ) -> Iterator[str]:
     for arg in (*node.args, *node.kwargs.values()):
-        yield from (f"{node}: {text}" for text in _argument_problems(arg, graph))
+        if not _is_plain(arg):
+            yield from (f"{node}: {text}" for text in _argument_problems(arg, graph))
     operands = list(node.operands())
     if operands != list(values_in((node.args, node.kwargs))):
         yield f"{node}: an argument was changed in place after its operands were read"
@@ -140,6 +143,12 @@ def _node_problems(
         if out.producer is not node:
             yield f"{node}: the producer of {out} is {out.producer}"
         yield from _value_problems(out, names, graph)
+
+
+def _is_plain(arg: Any) -> bool:
+    """Whether an argument, or each item of a list, has a type that may stand in any graph."""
+    kind = type(arg)
+    return kind in _PLAIN or (kind in (tuple, list) and _PLAIN.issuperset(map(type, arg)))
 
 
 def _argument_problems(arg: Any, graph: Graph) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """A process that has imported everything, and forks one for each trial:
 
-    python -m flambeau.minify.trial_server
     {"script": "t.py", "log": "t.log", "seconds": 60}   ->   {"status": 0}
 
 A line of input is a trial, a line of output its exit status: that of the process, minus the number
-of a signal that ended it, or null if its time was over. What it prints is in the log.
+of a signal that ended it, or null if its time was over. What it prints is in the log. The process
+is forked from the command, which has imported torch and has run nothing: no thread, no GPU.
 """
 
 from __future__ import annotations
@@ -17,21 +17,46 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import IO
 
 WAIT = 0.01
 
 
-def main() -> None:
+def start(variables: dict[str, str]) -> tuple[int, IO[str], IO[str]]:
+    """Fork the process, with these variables of the environment; its number, its input and its
+    output.
+    """
+    (source, requests), (answers, sink) = os.pipe(), os.pipe()
+    sys.stdout.flush()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.close(requests)
+            os.close(answers)
+            os.environ.clear()
+            os.environ.update(variables)
+            with open(source) as lines, open(sink, "w") as replies:
+                _serve(lines, replies)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(source)
+    os.close(sink)
+    return process, open(requests, "w"), open(answers)
+
+
+def _serve(lines: IO[str], replies: IO[str]) -> None:
     """Answer trials until the input ends."""
     # Imported before the forks, once for all trials.
     import flambeau.backends  # noqa: F401
     import flambeau_capture.capture_stage  # noqa: F401
     import flambeau_inductor.compile  # noqa: F401
 
-    for line in sys.stdin:
+    for line in lines:
         request = json.loads(line)
         status = _trial(request["script"], request["log"], request["seconds"])
-        print(json.dumps({"status": status}), flush=True)
+        print(json.dumps({"status": status}), file=replies, flush=True)
 
 
 def _trial(script: str, log: str, seconds: float) -> int | None:
@@ -68,7 +93,3 @@ def _run(script: str, log: str) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from flambeau.environment import environment_of_child
+from flambeau.minify import trial_server
 from flambeau.minify.check import FAILS, MARK
 
 if TYPE_CHECKING:
@@ -46,19 +47,14 @@ class Trials:
 
     def __enter__(self) -> Trials:
         variables = environment_of_child(_DROPPED, FLAMBEAU_CHECK="1", FLAMBEAU_PROGRESS="0")
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "flambeau.minify.trial_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=variables,
-        )
+        self._server, self._requests, self._answers = trial_server.start(variables)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._server.stdin is not None
-        self._server.stdin.close()
-        self._server.wait()
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self._requests.close()
+        self._answers.close()
+        os.waitpid(self._server, 0)
 
     def text(self, script: Script) -> str:
         """The script with what it does when it is run."""
@@ -82,10 +78,11 @@ class Trials:
         path, log = self.folder / f"trial_{self.count}.py", self.folder / "trial.log"
         path.write_text(text)
         request = {"script": str(path), "log": str(log), "seconds": self.seconds}
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.write(f"{json.dumps(request)}\n")
-        self._server.stdin.flush()
-        answer = self._server.stdout.readline()
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.write(f"{json.dumps(request)}\n")
+            self._requests.flush()
+            answer = self._answers.readline()
         if not answer:
             raise RuntimeError("the process that runs trials has ended")
         status = json.loads(answer)["status"]
