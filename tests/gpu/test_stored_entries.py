@@ -19,10 +19,6 @@ def run(module: str, cache: Path, *arguments: str) -> dict[str, str]:
 
 AGAIN = {"second_derivatives"}
 """Programs of which the second process traces a part again."""
-UNUSED = {"results_without_gradients"}
-"""Programs with a backward that is compiled with its forward, and that no call uses: the second
-process does not load it.
-"""
 
 
 def test_the_second_process_reads_its_entries(tmp_path: Path) -> None:
@@ -39,11 +35,7 @@ def test_the_second_process_reads_its_entries(tmp_path: Path) -> None:
         name: [int(each[name].rpartition(": ")[2].split()[0]) for each in (first, second)]
         for name in second.keys() - AGAIN
     }
-    differing = {
-        name: counts
-        for name, counts in launches.items()
-        if counts[1] != counts[0] - (name in UNUSED)
-    }
+    differing = {name: counts for name, counts in launches.items() if counts[1] != counts[0]}
     assert not differing, differing
 
 
