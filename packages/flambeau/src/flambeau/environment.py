@@ -156,6 +156,12 @@ def environment_of_child(left_out: Iterable[str] = (), **more: str) -> dict[str,
     return kept | more
 
 
+def set_environment(variables: dict[str, str]) -> None:
+    """Give this process, which was forked, these variables and no others."""
+    os.environ.clear()
+    os.environ.update(variables)
+
+
 def _level(text: str | None) -> str | None:
     if text is not None and text not in LEVELS:
         raise ValueError(f"FLAMBEAU_ISA is {text!r}; known: {', '.join(LEVELS)}")

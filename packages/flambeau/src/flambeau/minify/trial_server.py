@@ -19,6 +19,8 @@ import traceback
 from pathlib import Path
 from typing import IO
 
+from flambeau.environment import set_environment
+
 WAIT = 0.01
 
 
@@ -33,8 +35,7 @@ def start(variables: dict[str, str]) -> tuple[int, IO[str], IO[str]]:
         try:
             os.close(requests)
             os.close(answers)
-            os.environ.clear()
-            os.environ.update(variables)
+            set_environment(variables)
             with open(source) as lines, open(sink, "w") as replies:
                 _serve(lines, replies)
         except BaseException:
