@@ -102,6 +102,37 @@ def test_a_backward_refused_after_its_forward_runs_operator_by_operator(
     assert fallback.reason == getattr(error, "reason", "internal-error")
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_operators_of_a_backward_below_autocast(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They compute in the dtypes of the graph, which convolutions do not take mixed."""
+    monkeypatch.delenv("FLAMBEAU_CHECK", raising=False)
+    compile_graph = backends.compile_graph
+
+    def refusing(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs["spends_inputs"]:
+            raise Refused("cannot do this")
+        return compile_graph(graph, *args, **kwargs)
+
+    monkeypatch.setattr(backends, "compile_graph", refusing)
+
+    def program(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.nn.functional.conv2d(x, w).flatten(1) @ v
+        return y.sum(), y
+
+    inputs = [torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(36, 7)]
+    compiled = flambeau.compile(program, backend=backend, options={"graph_cache": False})
+    grads = []
+    for run, autocast in ((program, False), (compiled, True)):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        total, y = run(*leaves)
+        loss = total + y.pow(2).sum()
+        with torch.autocast("cpu", enabled=autocast):
+            grads.append(torch.autograd.grad(loss, leaves))
+    torch.testing.assert_close(*grads)
+
+
 def test_a_bug_raises_under_check(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(KeyError("oops"))
     monkeypatch.setenv("FLAMBEAU_CHECK", "1")

@@ -112,13 +112,14 @@ def _separate_writes(graph: Graph, primitive: bool) -> None:
 
 
 def cloned(nodes: list[Node], value: Value, primitive: bool, gaps: bool = False) -> Value:
-    """A copy of `value` in separate memory, same strides if dense; appended to `nodes`.
+    """A copy of `value` in separate memory, same strides if dense or empty; appended to `nodes`.
 
     With `gaps` also if there are gaps between its elements, as in results of `slice_scatter`.
     """
     spec = value.spec
     overlaps = any(sizes.known_eq(step, 0) for step in spec.stride)
-    if dense_order(spec) is None and (overlaps or not gaps):
+    empty = any(sizes.known_eq(size, 0) for size in spec.shape)
+    if not empty and dense_order(spec) is None and (overlaps or not gaps):
         stride = None
         kwargs = {"memory_format": torch.contiguous_format}
     else:

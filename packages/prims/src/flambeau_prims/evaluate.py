@@ -32,7 +32,7 @@ def run_graph(
     """The graph's outputs on these inputs (an int for an Expr); inputs are written to.
 
     `lay_out=False`: results keep the strides that eager operators give them. `torch.vmap` needs
-    that.
+    that. Autocast is off: a graph spells its casts out.
     """
     symbols = {name: read.value(inputs) for name, read in symbol_reads(graph.inputs).items()}
     known: dict[Value, Any] = {
@@ -40,11 +40,12 @@ def run_graph(
         for value, given in zip(graph.inputs, inputs, strict=True)
         if isinstance(value, Value)
     }
-    for node in graph.nodes:
-        results = _run_node(node, known, symbols, lay_out)
-        for value, result in zip(node.outputs, results, strict=True):
-            if value is not None:
-                known[value] = result
+    with torch._C._DisableAutocast():
+        for node in graph.nodes:
+            results = _run_node(node, known, symbols, lay_out)
+            for value, result in zip(node.outputs, results, strict=True):
+                if value is not None:
+                    known[value] = result
     outputs = tuple(
         known[out] if isinstance(out, Value) else evaluate_number(out, symbols)
         for out in graph.outputs

@@ -179,14 +179,14 @@ def _ordered_as_channels_last(shape: Shape, stride: Shape, order: Sequence[int])
 
 
 def channels_last_stride(shape: Shape) -> Shape:
-    """The strides of a fresh channels_last (4 dimensions) or channels_last_3d (5) tensor."""
+    """The strides of a fresh channels_last (4 dimensions) or channels_last_3d (5) tensor. Unlike
+    those of a contiguous one, they count a size of 0 as 0.
+    """
     stride: list[Size] = [0] * len(shape)
     running: Size = 1
     for dim in _CHANNELS_LAST_ORDER[len(shape)]:
         stride[dim] = running
-        size = shape[dim]
-        if not isinstance(size, int) or size > 1:
-            running = size * running
+        running = shape[dim] * running
     return tuple(stride)
 
 
