@@ -176,6 +176,20 @@ def test_backward_of_one_result_is_compiled_with_the_forward():
         assert len(log.backwards) == 1
 
 
+def test_late_backwards_are_deterministic_when_their_calls_are():
+    program = lambda x, w: (x * w, (x + w).sin())  # noqa: E731
+    inputs, log = drawn(), Counting()
+    compiled = compile_program(program, inputs, log)
+    for count, deterministic in ((1, False), (2, True), (2, False), (2, True)):
+        expected = subset_grads(program, inputs, [(0,)])
+        torch.use_deterministic_algorithms(deterministic)
+        try:
+            assert_same(subset_grads(compiled, inputs, [(0,)]), expected)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert len(log.backwards) == count
+
+
 def test_number_of_backwards_is_bounded():
     program = lambda x, w: tuple((x * w * (at + 1)).sin() for at in range(5))  # noqa: E731
     inputs, log = drawn(), Counting()

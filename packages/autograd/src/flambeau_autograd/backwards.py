@@ -7,11 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
+
+_is_deterministic = torch._C._get_deterministic_algorithms
 
 LIMIT = 8
 """How many sets of undefined tangents get a backward: training loops use one or two."""
@@ -51,13 +55,11 @@ class BackwardTable:
 
     def __init__(self, tangents: frozenset[int]) -> None:
         self._tangents = tangents
-        self._compiled: dict[frozenset[int], Backward] = {}
+        self._compiled: dict[Hashable, Backward] = {}
+        self._sets: set[frozenset[int]] = set()
         self._lock = fork_safe_lock()
-
-    @property
-    def several(self) -> bool:
+        self.several = len(tangents) > 1
         """Whether there are several tangents; which of them are defined, each call says."""
-        return len(self._tangents) > 1
 
     def name_of(self, missing: Iterable[int]) -> str:
         """The name of the graph of the backward without these tangents."""
@@ -70,19 +72,27 @@ class BackwardTable:
         """The backward for a call in which the results `missing` have no tangent."""
         if missing:
             missing &= self._tangents
-        known = self._compiled.get(missing)
+        known = self._compiled.get(self._key(missing))
         if known is None:
             with self._lock:
-                if missing and self._is_full():
+                if missing and self._is_full(missing):
                     missing = frozenset()
-                known = self._compiled.get(missing)
+                key = self._key(missing)
+                known = self._compiled.get(key)
                 if known is None:
                     with collector_paused():  # outside of a capture, which pauses it, too
-                        known = self._compiled[missing] = self._make(missing)
+                        known = self._compiled[key] = self._make(missing)
+                    self._sets.add(missing)
         return known
+
+    def _key(self, missing: frozenset[int]) -> Hashable:
+        """A late backward is deterministic if its call asks for that, as eager's is; one that is
+        compiled with its forward, if the forward did.
+        """
+        return (missing, _is_deterministic()) if self.several else missing
 
     def _make(self, missing: frozenset[int]) -> Backward:
         raise NotImplementedError
 
-    def _is_full(self) -> bool:
-        return len(self._compiled.keys() - {frozenset()}) >= LIMIT
+    def _is_full(self, missing: frozenset[int]) -> bool:
+        return missing not in self._sets and len(self._sets - {frozenset()}) >= LIMIT
