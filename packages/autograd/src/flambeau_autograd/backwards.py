@@ -72,20 +72,20 @@ class BackwardTable:
         """The backward for a call in which the results `missing` have no tangent."""
         if missing:
             missing &= self._tangents
-        known = self._compiled.get(self._key(missing))
+        known = self._compiled.get(self._place(missing))
         if known is None:
             with self._lock:
                 if missing and self._is_full(missing):
                     missing = frozenset()
-                key = self._key(missing)
-                known = self._compiled.get(key)
+                place = self._place(missing)
+                known = self._compiled.get(place)
                 if known is None:
                     with collector_paused():  # outside of a capture, which pauses it, too
-                        known = self._compiled[key] = self._make(missing)
+                        known = self._compiled[place] = self._make(missing)
                     self._sets.add(missing)
         return known
 
-    def _key(self, missing: frozenset[int]) -> Hashable:
+    def _place(self, missing: frozenset[int]) -> Hashable:
         """A late backward is deterministic if its call asks for that, as eager's is; one that is
         compiled with its forward, if the forward did.
         """
