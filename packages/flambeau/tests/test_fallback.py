@@ -37,6 +37,23 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
     return arrange
 
 
+@pytest.fixture
+def refused_backwards(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`refused_backwards(error)`: the compiler raises it for each backward."""
+    monkeypatch.delenv("FLAMBEAU_CHECK", raising=False)
+    compile_graph = backends.compile_graph
+
+    def arrange(error: Exception) -> None:
+        def refusing(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs["spends_inputs"]:
+                raise error
+            return compile_graph(graph, *args, **kwargs)
+
+        monkeypatch.setattr(backends, "compile_graph", refusing)
+
+    return arrange
+
+
 def run() -> tuple[Any, torch.Tensor, torch.Tensor]:
     x = torch.randn(5, requires_grad=True)
     compiled = flambeau.compile(lambda x: torch.sin(x) * 2)
@@ -71,17 +88,9 @@ def test_a_bug_warns_and_runs_eagerly(failing: Any) -> None:
 
 @pytest.mark.parametrize("error", [Refused("cannot do this"), KeyError("oops")])
 def test_a_backward_refused_after_its_forward_runs_operator_by_operator(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception, refused_backwards: Any
 ) -> None:
-    monkeypatch.delenv("FLAMBEAU_CHECK", raising=False)
-    compile_graph = backends.compile_graph
-
-    def refusing(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs["spends_inputs"]:
-            raise error
-        return compile_graph(graph, *args, **kwargs)
-
-    monkeypatch.setattr(backends, "compile_graph", refusing)
+    refused_backwards(error)
 
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x.sin()
@@ -103,19 +112,9 @@ def test_a_backward_refused_after_its_forward_runs_operator_by_operator(
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_operators_of_a_backward_below_autocast(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operators_of_a_backward_below_autocast(backend: str, refused_backwards: Any) -> None:
     """They compute in the dtypes of the graph, which convolutions do not take mixed."""
-    monkeypatch.delenv("FLAMBEAU_CHECK", raising=False)
-    compile_graph = backends.compile_graph
-
-    def refusing(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs["spends_inputs"]:
-            raise Refused("cannot do this")
-        return compile_graph(graph, *args, **kwargs)
-
-    monkeypatch.setattr(backends, "compile_graph", refusing)
+    refused_backwards(Refused("cannot do this"))
 
     def program(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = torch.nn.functional.conv2d(x, w).flatten(1) @ v

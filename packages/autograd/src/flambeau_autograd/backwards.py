@@ -13,7 +13,7 @@ from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Iterable
 
 _is_deterministic = torch._C._get_deterministic_algorithms
 
@@ -55,8 +55,7 @@ class BackwardTable:
 
     def __init__(self, tangents: frozenset[int]) -> None:
         self._tangents = tangents
-        self._compiled: dict[Hashable, Backward] = {}
-        self._sets: set[frozenset[int]] = set()
+        self._compiled: dict[tuple[frozenset[int], bool], Backward] = {}
         self._lock = fork_safe_lock()
         self.several = len(tangents) > 1
         """Whether there are several tangents; which of them are defined, each call says."""
@@ -82,17 +81,17 @@ class BackwardTable:
                 if known is None:
                     with collector_paused():  # outside of a capture, which pauses it, too
                         known = self._compiled[place] = self._make(missing)
-                    self._sets.add(missing)
         return known
 
-    def _place(self, missing: frozenset[int]) -> Hashable:
-        """A late backward is deterministic if its call asks for that, as eager's is; one that is
-        compiled with its forward, if the forward did.
+    def _place(self, missing: frozenset[int]) -> tuple[frozenset[int], bool]:
+        """Where the table has a backward: a late one is deterministic if its call asks for that, as
+        eager's is; one that is compiled with its forward, if the forward did.
         """
-        return (missing, _is_deterministic()) if self.several else missing
+        return missing, self.several and _is_deterministic()
 
     def _make(self, missing: frozenset[int]) -> Backward:
         raise NotImplementedError
 
     def _is_full(self, missing: frozenset[int]) -> bool:
-        return missing not in self._sets and len(self._sets - {frozenset()}) >= LIMIT
+        known = {others for others, _ in self._compiled} - {frozenset()}
+        return missing not in known and len(known) >= LIMIT

@@ -7,9 +7,9 @@ that occurs.
 
 Each is compiled at its first call: a model that returns a loss and logits may never need the
 general one. That of a single result is the only one, and is compiled with the forward. All take the
-same saved tensors. Where more than `LIMIT` sets occur, the rest are served by the general backward,
-which gets zeros for undefined tangents: it differs from the specialised ones only in their cost,
-and where an infinite derivative meets these zeros.
+same saved tensors. Where more than `LIMIT` sets occur, the rest run the general backward, which
+gets zeros for undefined tangents: it differs from the specialised ones only in their cost, and
+where an infinite derivative meets these zeros.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """bfloat16 in vector loops: two neighbours are one 32-bit word, of which a shift and a mask
-make floats. GCC's conversions of single elements move each between the halves of a vector.
+make floats. GCC's conversions of single elements move each to another lane of a vector.
 
     v0 = load b0[i0];  v1 = cast v0 :f32;  v2 = exp v1;  v3 = cast v2 :bf16;  store b1[i0] v3
 
