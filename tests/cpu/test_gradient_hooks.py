@@ -374,6 +374,38 @@ def test_modules_with_hooks(name: str, backend: str) -> None:
         same(*found, tolerance=1e-4, strides=False)
 
 
+class Heads(nn.Module):
+    """Each head has one result; what `choice` computes has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.choice = nn.Linear(3, 4), nn.Linear(3, 2)
+        self.policy, self.value = nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.trunk(x).tanh()
+        chosen = nn.functional.one_hot(self.choice(x).argmax(-1), 2)
+        return self.policy(y) * chosen, self.value(y).exp()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)], ids=str)
+def test_hooks_of_parameters_without_a_gradient(used: tuple[int, ...], backend: str) -> None:
+    model = Heads()
+    for name, parameter in model.named_parameters():
+        parameter.register_hook(noting(name, 0.5))
+    compiled = flambeau.compile(model, backend=backend, fullgraph=True)
+    x, found = torch.randn(2, 3), []
+    for module in (compiled, model):
+        LOG.clear()
+        module.zero_grad()
+        results = module(x)
+        sum(results[at].sum() for at in used).backward()
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        found.append([gradients, sorted(LOG, key=lambda entry: entry[0])])
+    same(*found, tolerance=1e-4, strides=False)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_hooks_of_all_modules(backend: str) -> None:
     model = Net()

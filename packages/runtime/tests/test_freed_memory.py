@@ -76,9 +76,10 @@ def call():
         y += 1
 for _ in range(8):  # it grows in the first four: small blocks stay in gaps
     call()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-call()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    call()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
@@ -152,9 +153,11 @@ def test_settings_of_the_user_decide(name: str, monkeypatch: pytest.MonkeyPatch)
 
 @ON_GLIBC
 def test_calls_of_a_program_pay_for_no_pages_again() -> None:
-    """Six results of 16 MB, more than glibc keeps by itself."""
-    (faults,) = printed(PAGES, "6")
-    assert faults < 100
+    """Six results of 16 MB, more than glibc keeps by itself.
+
+    The least of four calls: the kernel moves pages of a busy machine, too, and that is a fault.
+    """
+    assert min(printed(PAGES, "6")) < 100
 
 
 def test_the_share_of_the_machine_bounds_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,19 +44,31 @@ def bucket_limits() -> tuple[int, ...]:
 
 class WholeBackward:
     """The one node of a backward that is not cut. Its inputs are the `count` arguments of the
-    graph; those at `positions` get the gradients, in this order.
+    graph; those at `positions` get the gradients, in this order. Those at `detached` require grad
+    without getting any.
     """
 
     takes_tuple = False
     """Whether the arguments are the node's first input, as a tuple."""
 
-    def __init__(self, positions: list[int], count: int) -> None:
+    def __init__(self, positions: list[int], count: int, detached: list[int]) -> None:
         number = {position: 1 + index for index, position in enumerate(positions)}
         self._spread = getter([number.get(position, 0) for position in range(count)])
+        self._detached = detached
 
     def recording(self, apply: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
         """A function of the graph's arguments that records the node; `apply` does of its inputs."""
-        return apply
+        detached = self._detached
+        if not detached:
+            return apply
+
+        def record(*args: Any) -> tuple[Any, ...]:
+            inputs = list(args)
+            for position in detached:
+                inputs[position] = inputs[position].detach()
+            return apply(*inputs)  # type: ignore[no-any-return]
+
+        return record
 
     def edges(self, ctx: Any) -> Sequence[tuple[Any, int]]:
         """Where the gradients go, in their order."""

@@ -84,6 +84,7 @@ class Gradients:
             (x.requires_grad, x.is_leaf) if isinstance(x, torch.Tensor) else (False, True)
             for x in (example_inputs[at] for at in self._passed)
         ]
+        """Whether an argument requires grad, and is a leaf."""
         self._count = len(example_inputs)
         self._tangents = tuple(traced.tangents)
         self._constants, self._differentiable = tuple(traced.constants), traced.differentiable
@@ -115,7 +116,9 @@ class Gradients:
         given = self.kept.by_position(kept.inputs)
         arguments = [self._others.get(at) for at in range(self._count)]
         for at, position in enumerate(self._passed):
-            arguments[position] = given[at] if at in given else self._absent(at, kept.sizes)
+            arguments[position] = (
+                self._as_traced(at, given[at]) if at in given else self._absent(at, kept.sizes)
+            )
         results = tuple(at for at in self._tangents if tangents[at] is not None)
         arguments += [_plain(tangents[at]) for at in results]
         # Eager operators know what to do with batches and wrappers.
@@ -154,30 +157,34 @@ class Gradients:
             outputs = self._gm.forward(*own)
             for step in self._gm.meta.get("steps", ()):
                 tangents = own[step.first : step.first + len(step.outputs)]
-                leaves = self._leaves(own, step.first)
+                leaves = self._leaves(own, step.leaves, step.first)
                 outputs = _grad([outputs[at] for at in step.outputs], leaves, tangents)
             return _grad(
                 [outputs[self._places[at]] for at in results],
-                self._leaves(own, self._count),
+                self._leaves(own, self._differentiable, self._count),
                 arguments[self._count :],
             )
 
-    def _leaves(self, own: Sequence[Any], count: int) -> list[Any]:
-        """What is differentiated of the first `count` arguments, and of the constants."""
-        return [
-            own[at] if at < self._count else self._constants[at - self._count]
-            for at in self._differentiable
-            if at < count or at >= self._count
-        ]
+    def _leaves(self, own: Sequence[Any], leaves: Sequence[int], count: int) -> list[Any]:
+        """The `leaves` among the first `count` arguments and the constants."""
+        return [own[at] if at < count else self._constants[at - count] for at in leaves]
 
     def _absent(self, at: int, sizes: Mapping[str, int]) -> torch.Tensor:
         """Zeros in the place of an input whose elements no gradient depends on."""
         spec = cast("Value", self._specs[at]).spec
         shape, stride = concrete(tuple(spec.shape), sizes), concrete(tuple(spec.stride), sizes)
-        requires_grad, is_leaf = self._flags[at]
         zeros = torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).zero_()
-        zeros.requires_grad_(requires_grad)
-        return zeros if is_leaf else zeros.view_as(zeros)
+        return self._as_traced(at, zeros)
+
+    def _as_traced(self, at: int, x: Any) -> Any:
+        """An argument that requires grad as the program's did; a call detaches what its results are
+        not connected to.
+        """
+        requires_grad, is_leaf = self._flags[at]
+        if not requires_grad or x.requires_grad:
+            return x
+        x = x.detach().requires_grad_()
+        return x if is_leaf else x.view_as(x)
 
     def _of(
         self, results: tuple[int, ...], arguments: list[Any], sizes: Mapping[str, int]
@@ -198,7 +205,7 @@ class Gradients:
     def _made(self, results: tuple[int, ...], arguments: list[Any]) -> Compiled | None:
         outputs = tuple(self._outputs[at] for at in results)
         whole = self._places.keys() >= set(results)
-        step = Step(outputs, self._count, whole)
+        step = Step(outputs, self._count, tuple(self._differentiable), whole)
         gm = _with_gradients(self._gm, step, self._written)
         try:
             with self._modes.restored():

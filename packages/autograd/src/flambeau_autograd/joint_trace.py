@@ -17,6 +17,7 @@ from __future__ import annotations
 import operator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,12 +72,13 @@ class Trace:
 
     `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the
     tangents; `tape.outputs` is the results, then a gradient (or None) for each of `differentiable`
-    (positions among arguments and constants), which are the inputs `leaves`. `reaching[i]` is the
-    results that gradient i comes from, `sharing[k]` those that share kept tensors with result k
-    (`reachability.py`). `owners[i]` is whose memory result i is (see `unalias_outputs`). `copies`
-    lists (argument, result) to be copied under autograd. `tangents[k]` is the result that tangent k
-    is of. `split` is the number of forward calls. `counts` says how far the forward moves the
-    version counters of `tape.inputs`, `versions` where those of results stand that have moved.
+    (positions among arguments and constants), which are the inputs `leaves` that results are
+    connected to. `reaching[i]` is the results that gradient i comes from, `sharing[k]` those that
+    share kept tensors with result k (`reachability.py`). `owners[i]` is whose memory result i is
+    (see `unalias_outputs`). `copies` lists (argument, result) to be copied under autograd.
+    `tangents[k]` is the result that tangent k is of. `split` is the number of forward calls.
+    `counts` says how far the forward moves the version counters of `tape.inputs`, `versions` where
+    those of results stand that have moved.
     """
 
     tape: Graph
@@ -108,11 +110,13 @@ class Trace:
 @dataclass(frozen=True)
 class Step:
     """A differentiation: of the outputs `outputs`, or of what these are views of, with the
-    arguments from position `first` on as their tangents. `whole`: no output is a view.
+    arguments from position `first` on as their tangents, to `leaves`: positions among the arguments
+    before them and, from `first` on, the constants. `whole`: no output is a view.
     """
 
     outputs: tuple[int, ...]
     first: int
+    leaves: tuple[int, ...]
     whole: bool = True
 
 
@@ -249,6 +253,9 @@ class _JointTracer:
             tangents, gradients, tangent_values = self._backward(results, leaves)
             outputs = [fake for index in tangents if (fake := results.fakes[index]) is not None]
             reaching, sharing = reachability(outputs, leaves)
+            # The others are no inputs of the node: their hooks would be called without gradient.
+            differentiable = list(compress(differentiable, reaching))
+            gradients = list(compress(gradients, reaching))
         aliases.extend_inputs(tracer.constants)
         aliases.extend_inputs(tangent_values)
         aliases.extend(tracer.nodes[split:])
@@ -282,7 +289,9 @@ class _JointTracer:
                 if isinstance(results.values[index], Value) and index not in tangents
             ],
             tangents=tangents,
-            reaching=[frozenset(tangents[number] for number in numbers) for numbers in reaching],
+            reaching=[
+                frozenset(tangents[number] for number in numbers) for numbers in reaching if numbers
+            ],
             sharing={
                 index: shared[numbers] for index, numbers in zip(tangents, sharing, strict=True)
             },
@@ -601,21 +610,20 @@ class _JointTracer:
     # Backward
 
     def _gradients(self, flat: list[Any], step: Step) -> list[Any]:
-        """The gradients of outputs to the inputs before the tangents, differentiable themselves."""
+        """The gradients of outputs to the leaves of a step, differentiable themselves."""
         aliases = AliasMap([value for value in self._inputs if isinstance(value, Value)])
         aliases.extend_inputs(self._tracer.constants)
         aliases.extend(self._tracer.nodes)
         results = _Results()
         plan = self._plan_outputs(flat, aliases, results)
         outputs = [_differentiated(plan[index], results) for index in step.outputs]
-        given = {argument.position: argument.fake for argument in self._arguments}
-        tangents = [given[step.first + number] for number in range(len(outputs))]
+        given = {argument.position: argument for argument in self._arguments}
+        tangents = [given[step.first + number].fake for number in range(len(outputs))]
+        attributes = {fake.value: fake for _, fake in self._attributes.values()}
+        constants = [attributes.get(value) for value in self._tracer.constants]
         leaves = [
-            argument.leaf
-            for argument in self._arguments
-            if argument.requires_grad and argument.position < step.first
+            given[at].leaf if at < step.first else constants[at - step.first] for at in step.leaves
         ]
-        leaves += [fake for _, fake in self._attributes.values() if fake.requires_grad]
         # What was checked once holds, and is not computed again.
         self._tracer.nodes[:] = [node for node in self._tracer.nodes if not is_check(node.op)]
         self._lines.note("")  # nodes that follow belong to no line of the forward

@@ -311,7 +311,7 @@ def extend_derived(short: Derived, layers: RepeatedLayers, gm: fx.GraphModule) -
         traced,
         tape=replace(traced.tape, inputs=[*values, *tangents]),
         passed=passed,
-        differentiable=differentiable,
+        differentiable=list(differentiable),
         leaves=[inputs[at] for at in differentiable],
         reaching=[reaching[at] for at in differentiable],
         counts={},
@@ -354,6 +354,8 @@ def _training_of(
     )
     arguments = joint.inputs[: len(joint.inputs) - len(traced.tangents)]
     place = {value: at for at, value in enumerate(arguments) if isinstance(value, Value)}
+    differentiable = {place[value]: None for value in traced.leaves}
+    given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
     return Training(
         saved=[(kind, at if isinstance(at, int) else str(at)) for kind, at in part.saved],
         tangent_specs=tangents,
@@ -366,7 +368,12 @@ def _training_of(
             if isinstance(out, Value) and memory_of(out) is not out
         ],
         arguments=len(arguments),
-        differentiable=[place[value] for value in traced.leaves],
+        differentiable=list(differentiable),
+        detached=[
+            at
+            for at, x in enumerate(given)
+            if isinstance(x, torch.Tensor) and x.requires_grad and at not in differentiable
+        ],
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,
         results=traced.results,

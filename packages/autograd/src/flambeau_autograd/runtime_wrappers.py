@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from flambeau_autograd.backward_chain import BackwardChain, WholeBackward, bucket_limits
 from flambeau_autograd.double_backward import message, raising_twice
+from flambeau_autograd.gated_inputs import GatedBackward, partial_inputs
 from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
 from flambeau_autograd.outputs import build_outputs, is_plain
 from flambeau_autograd.saved_forms import forms_of, is_lazy, restored
@@ -28,11 +29,12 @@ from flambeau_autograd.tangent_kinds import are_plain, has_batches, has_wrappers
 from flambeau_autograd.version_counters import set_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from flambeau_autograd.backwards import Backward
     from flambeau_autograd.cut_backward import Groups
     from flambeau_autograd.double_backward import Dependence
+    from flambeau_autograd.gated_inputs import PartialInput
     from flambeau_autograd.graph_call import Compiled, Sizes
     from flambeau_autograd.kept_inputs import Kept, KeptInputs
     from flambeau_autograd.saved_versions import Watched
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     """Of what a call has kept and the tangents, the gradients as `gradient_graph` computes them."""
     Applied: TypeAlias = "tuple[Compiled, Backwards]"
     """A node recorded for the graph's arguments, and its backwards."""
+    Define: TypeAlias = "Callable[[Sequence[Any]], tuple[Any, ...]]"
+    GradientsOf: TypeAlias = "Callable[[Any, tuple[Any, ...], bool], tuple[Any, Define]]"
     Fixer: TypeAlias = "Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]"
 
 _records = torch.is_grad_enabled
@@ -80,7 +84,7 @@ class Training:
     arguments are symbols. `extras` counts the saved outputs of the forward behind its results,
     `views` are results that are views of memory which the graph does not return otherwise.
     `differentiable`: which of the graph's `arguments` (so many) get gradients, in the order of the
-    backward's outputs.
+    backward's outputs; `detached`: which require grad though no result is connected to them.
     `non_differentiable`: results without. `tangents[k]` is the result that tangent k is of, and
     `results` counts the results that are not saved extras. `reaching[i]`: the results that gradient
     i comes from; where none of them has a tangent, it is undefined. `sharing[k]`: the results that
@@ -100,6 +104,7 @@ class Training:
     views: list[int]
     arguments: int
     differentiable: list[int]
+    detached: list[int]
     non_differentiable: list[int]
     tangents: list[int]
     results: int
@@ -120,8 +125,11 @@ def wrap_training(
 ) -> Compiled:
     """The callable for a graph with a backward; unless `lazily`, the backward is compiled now."""
     run = guarded(forward, call)
-    positions, arguments = training.differentiable, training.arguments
-    apply = _recorded(run, backwards, WholeBackward(positions, arguments), call, training)
+    positions = training.differentiable
+    whole = WholeBackward(positions, training.arguments, training.detached)
+    apply = _recorded(run, backwards, whole, call, training)
+    if some := partial_inputs(positions, training.reaching, training.tangents):
+        apply = _recorded_with_gates(apply, some, run, backwards, call, training)
     chains: dict[tuple[int, ...], Applied] = {}
 
     def chain(limits: tuple[int, ...]) -> Applied:
@@ -129,7 +137,7 @@ def wrap_training(
         if known is None:
             groups, pieces = backwards.cut(training.parameters, limits)
             cut = len(groups) > 1
-            nodes = BackwardChain(positions, groups) if cut else WholeBackward(positions, arguments)
+            nodes = BackwardChain(positions, groups) if cut else whole
             known = chains[limits] = _recorded(run, pieces, nodes, call, training), pieces
         return known
 
@@ -175,20 +183,36 @@ def _recorded(
     return nodes.recording(super(torch.autograd.Function, function).apply)  # type: ignore[misc]
 
 
+def _recorded_with_gates(
+    apply: Compiled,
+    some: list[PartialInput],
+    run: Compiled,
+    backwards: Backwards,
+    call: Call,
+    training: Training,
+) -> Compiled:
+    """`apply`, but with gates before those of `some` inputs behind which hooks may wait."""
+    nodes = GatedBackward(training.differentiable, training.tangents)
+    apply_gated = _recorded(run, backwards, nodes, call, training)
+
+    def record(*args: Any) -> tuple[Any, ...]:
+        waiting = [each for each in some if each.waits(args)]
+        return nodes.record(apply_gated, args, waiting) if waiting else apply(*args)
+
+    return record
+
+
 def _make_function(
     run: Compiled, backwards: Backwards, nodes: WholeBackward, call: Call, training: Training
 ) -> type[torch.autograd.Function]:
     saved = _Saved.of(training, call)
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
-    sizes, fixers = saved.sizes, saved.fixers
-    results, views, reaching = training.results, training.views, training.reaching
-    with_tangents, sharing, watched = training.tangents, training.sharing, training.watched
-    all_results, nothing = frozenset(with_tangents), frozenset[int]()
-    apart_at_all = any(len(result) < len(all_results) for result in sharing.values())
-    depends, handles, kept_inputs = training.dependences, training.handles, training.kept
+    sizes, results, views = saved.sizes, training.results, training.views
+    watched, handles, kept_inputs = training.watched, training.handles, training.kept
     exact, takes_tuple = not training.extras, nodes.takes_tuple
     marked = training.non_differentiable
     non_differentiable = getter(marked) if marked else None
+    gradients_of = _gradients_function(backwards, nodes, saved, training)
 
     class CompiledFunction(torch.autograd.Function):
         """The compiled graph pair in autograd's eyes."""
@@ -208,8 +232,7 @@ def _make_function(
             if ctx.owned:
                 ctx.save_for_backward(*(inputs(args) + outputs(returned)))
                 ctx.rest = intermediates(returned)
-                if watched:
-                    ctx.versions = recorded(watched, args, returned)
+                ctx.versions = recorded(watched, args, returned) if watched else ()
             else:
                 _save_for_hooks(ctx, saved, kept_inputs, args, returned)
             if sizes is not None:
@@ -222,59 +245,87 @@ def _make_function(
 
         @staticmethod
         def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
-            rest = ctx.rest
-            if rest is None:
-                raise RuntimeError(_FREED)
-            plain, missing = are_plain(tangents), nothing
-            if not plain:
-                missing = frozenset([index for index in with_tangents if tangents[index] is None])
-            spent = all_results - missing if missing else all_results
-            if watched:
-                check_versions(ctx.versions, spent)
-            checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
-            given, inputs_kept = ctx.given, ctx.handles if handles and ctx.given is None else {}
-            if not _keeps_graph():
-                later = apart_at_all and any(
-                    spent.isdisjoint(sharing[index]) for index in with_tangents
-                )
-                ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
-                if not later:
-                    ctx.rest = ctx.given = ctx.handles = None
-                    if watched:
-                        ctx.versions = ()
-            if not ctx.owned:
-                checked = restored(checked, ctx.forms)
-                given, checked = kept_inputs.unpacked(given, checked), checked[: ctx.own]
-            records = _records()
-            if records or (not plain and has_wrappers(tangents)):
-                differentiable = training.gradients(given, tangents)
-                if differentiable is not None:
-                    return nodes.handed(ctx, differentiable, tuple)
-                reason = kept_inputs.reason(given)
-                if handles and given is not None:
-                    inputs_kept = kept_inputs.handles(given, handles)
-            values = NO_SIZES if sizes is None else ctx.sizes
-            backward = backwards.without(missing)
-            # Otherwise another backward, or a hook, may read the saved tensors again.
-            spends = ctx.rest is None and ctx.owned
-            run: Callable[[list[Any]], Any] = backward.spend if spends else backward.keep
-            arguments = [*checked, *rest]
-            del checked, rest, given
-            if plain or not has_batches(tangents):
-                _add_tangents(arguments, backward, tangents, values, fixers)
-            else:
-                run = _add_batches(arguments, backwards, backward, nodes, tangents, values, fixers)
-            define = partial(_defined, reaching, missing) if missing else tuple
-            if not records:
-                return nodes.handed(ctx, run(arguments), define)
-            with torch.no_grad():
-                grads = nodes.all(run(arguments))
-            sources = [tangents[index] for index in with_tangents]
-            text = message(training.name, training.where, reason)
-            guarded = raising_twice(grads, depends, nodes.edges(ctx), inputs_kept, sources, text)
-            return nodes.handed(ctx, guarded, define)
+            return nodes.handed(ctx, *gradients_of(ctx, tangents, _keeps_graph()))
+
+        @staticmethod
+        def computed(ctx: Any, tangents: Mapping[int, torch.Tensor | None]) -> Sequence[Any]:
+            """The gradients for some tangents, by result; those of others may be asked for yet."""
+            given = tuple([tangents.get(index) for index in range(results)])
+            gradients, define = gradients_of(ctx, given, True)
+            return define(gradients)
 
     return CompiledFunction
+
+
+def _gradients_function(
+    backwards: Backwards, nodes: WholeBackward, saved: _Saved, training: Training
+) -> GradientsOf:
+    """A function that gives the gradients of a recorded call, and what replaces those that are
+    undefined by None. It takes the call's context, the tangents, and whether the call keeps what it
+    has saved.
+    """
+    sizes, fixers, reaching = saved.sizes, saved.fixers, training.reaching
+    with_tangents, sharing, watched = training.tangents, training.sharing, training.watched
+    all_results, nothing = frozenset(with_tangents), frozenset[int]()
+    apart_at_all = any(len(result) < len(all_results) for result in sharing.values())
+    depends, handles, kept_inputs = training.dependences, training.handles, training.kept
+
+    def gradients_of(
+        ctx: Any, tangents: tuple[torch.Tensor | None, ...], keeps: bool
+    ) -> tuple[Any, Define]:
+        rest = ctx.rest
+        if rest is None:
+            raise RuntimeError(_FREED)
+        plain, missing = are_plain(tangents), nothing
+        if not plain:
+            missing = frozenset([index for index in with_tangents if tangents[index] is None])
+        spent = all_results - missing if missing else all_results
+        if watched:
+            check_versions(ctx.versions, spent)
+        checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
+        given, inputs_kept = ctx.given, ctx.handles if handles and ctx.given is None else {}
+        if not keeps:
+            later = apart_at_all and any(
+                spent.isdisjoint(sharing[index]) for index in with_tangents
+            )
+            ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
+            if not later:
+                ctx.rest = ctx.given = ctx.handles = None
+                if watched:
+                    ctx.versions = ()
+        if not ctx.owned:
+            checked = restored(checked, ctx.forms)
+            given, checked = kept_inputs.unpacked(given, checked), checked[: ctx.own]
+        records = _records()
+        if records or (not plain and has_wrappers(tangents)):
+            differentiable = training.gradients(given, tangents)
+            if differentiable is not None:
+                return differentiable, tuple
+            reason = kept_inputs.reason(given)
+            if handles and given is not None:
+                inputs_kept = kept_inputs.handles(given, handles)
+        values = NO_SIZES if sizes is None else ctx.sizes
+        backward = backwards.without(missing)
+        # Otherwise another backward, or a hook, may read the saved tensors again.
+        spends = ctx.rest is None and ctx.owned
+        run: Callable[[list[Any]], Any] = backward.spend if spends else backward.keep
+        arguments = [*checked, *rest]
+        del checked, rest, given
+        if plain or not has_batches(tangents):
+            _add_tangents(arguments, backward, tangents, values, fixers)
+        else:
+            run = _add_batches(arguments, backwards, backward, nodes, tangents, values, fixers)
+        define = partial(_defined, reaching, missing) if missing else tuple
+        if not records:
+            return run(arguments), define
+        with torch.no_grad():
+            grads = nodes.all(run(arguments))
+        sources = [tangents[index] for index in with_tangents]
+        text = message(training.name, training.where, reason)
+        guarded = raising_twice(grads, depends, nodes.edges(ctx), inputs_kept, sources, text)
+        return guarded, define
+
+    return gradients_of
 
 
 def _save_for_hooks(

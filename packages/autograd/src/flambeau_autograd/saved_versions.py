@@ -69,6 +69,16 @@ def recorded(
     return result
 
 
+def handed_on(
+    records: Iterable[Recorded], returned: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> list[Recorded]:
+    """`records` where the caller gets another tensor of the same memory, second in its pair, in the
+    place of what the call has returned.
+    """
+    weak: dict[Any, Any] = {weakref.ref(inner): weakref.ref(outer) for inner, outer in returned}
+    return [(weak.get(holder, holder), version, results) for holder, version, results in records]
+
+
 def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
