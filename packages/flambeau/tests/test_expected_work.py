@@ -1,4 +1,4 @@
-"""What is expected of a call from its arguments alone: on a CPU, nothing."""
+"""What is expected of a call from its arguments alone: on a CPU, kernels of LSTMs only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 import flambeau
 from flambeau import expected_work
 from flambeau_runtime import cuda
+from flambeau_runtime.build import cpp
 
 
 class Strange(torch.Tensor):
@@ -42,3 +43,66 @@ def test_a_program_on_a_cpu_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     with torch.no_grad():
         compiled = flambeau.compile(model, options={"graph_cache": False})
         torch.testing.assert_close(compiled(x), model(x))
+
+
+class Tagger(nn.Module):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 8, 2, **settings)
+        self.head = nn.Linear(settings.get("proj_size") or 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x)[0])
+
+
+ONEDNN = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN"
+)
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts whose build begins while a frame is captured."""
+    texts: list[str] = []
+    monkeypatch.setattr(cpp, "build_ahead", lambda each, options: texts.extend(each))
+    return texts
+
+
+@ONEDNN
+@pytest.mark.parametrize("trains", [False, True])
+def test_kernels_of_lstms_are_built_ahead(
+    trains: bool, ahead: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    build = cpp.build
+    monkeypatch.setattr(
+        cpp, "build", lambda texts, *more: built.extend(texts) or build(texts, *more)
+    )
+    model, x = Tagger(), torch.randn(5, 3, 4)
+    compiled = flambeau.compile(model, options={"graph_cache": False})
+    with torch.set_grad_enabled(trains):
+        result = compiled(x)
+        torch.testing.assert_close(result, model(x))
+    if trains:
+        result.sum().backward()
+    assert len(ahead) == (3 if trains else 2)
+    assert set(ahead) <= set(built), "other kernels were expected than the program has"
+
+
+@ONEDNN
+@pytest.mark.parametrize(
+    ("settings", "dtype", "autocast"),
+    [
+        ({"proj_size": 3}, torch.float32, False),
+        ({}, torch.float64, False),
+        ({}, torch.float32, True),
+    ],
+)
+def test_other_lstms_are_not(
+    settings: dict[str, int], dtype: torch.dtype, autocast: bool, ahead: list[str]
+) -> None:
+    model, x = Tagger(**settings).to(dtype), torch.randn(5, 3, 4, dtype=dtype)
+    compiled = flambeau.compile(model, options={"graph_cache": False})
+    with torch.no_grad(), torch.autocast("cpu", enabled=autocast):
+        torch.testing.assert_close(compiled(x), model(x), rtol=0.02, atol=0.02)
+    assert not ahead

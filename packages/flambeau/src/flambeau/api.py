@@ -155,7 +155,7 @@ def _compile_callable(
     state.watch = watcher(report.name, options.environment)
     state.entry_store = store_of(context, backend)
     if backend == "inductor" and options.autograd.decompose:
-        state.capture_frame = expecting_kernels(state.capture_frame)
+        state.capture_frame = expecting_kernels(state.capture_frame, options)
     remember(compiled)
     attach_report(compiled, report)
     return compiled

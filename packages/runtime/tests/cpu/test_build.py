@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -319,3 +320,28 @@ def test_two_processes_build_at_once(tmp_path):
     for process in running:
         _, errors = process.communicate(timeout=200)
         assert process.returncode == 0, errors.decode()
+
+
+def test_a_build_finds_what_was_begun_ahead(fresh, monkeypatch):
+    begun, runs, run = threading.Event(), [], cpp._run_compiler
+
+    def noting(*args):
+        begun.set()
+        runs.append(args)
+        return run(*args)
+
+    monkeypatch.setattr(cpp, "_run_compiler", noting)
+    cpp.build_ahead([SIN_COS, RELU], fresh)
+    assert begun.wait(60)
+    assert len(cpp.build([RELU, SIN_COS], fresh)) == len(runs) == 2
+
+
+def test_what_fails_ahead_is_said_by_the_build(fresh):
+    cpp.build_ahead(["no C++"], fresh)
+    with pytest.raises(CompileError):
+        cpp.build(["no C++"], fresh)
+
+
+def test_nothing_begins_ahead_without_a_cache(fresh, monkeypatch):
+    monkeypatch.setattr(threading, "Thread", lambda **options: pytest.fail("a thread was started"))
+    cpp.build_ahead([SIN_COS], dataclasses.replace(fresh, use_cache=False))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from flambeau_prims.graph import Node, Value
 
 WEIGHTS, RECURRENCE = "flambeau.lstm_weights", "flambeau.lstm_recurrence"
+TRAINING_RECURRENCE = "flambeau.lstm_training_recurrence"
 GRADIENT_WEIGHTS = "flambeau.lstm_gradient_weights"
 GATE_GRADIENTS = "flambeau.lstm_gate_gradients"
 
@@ -62,11 +63,11 @@ def _recur(lowering: Any, node: Node) -> None:
     operands = [lowering.tensor(x), panels, *map(lowering.tensor, values)]
     ints = [
         hidden, hx.spec.stride[0], cx.spec.stride[0], steps, batch, reverse, biases[0] is not None,
-        keeps,
     ]  # fmt: skip
     results = [lowering.make(out) for out in node.outputs]
     overwrites = ((operands[0].buffer, results[3]),) if keeps else ()
-    append_kernel_call(lowering, node, RECURRENCE, operands, ints, results, overwrites)
+    call = TRAINING_RECURRENCE if keeps else RECURRENCE
+    append_kernel_call(lowering, node, call, operands, ints, results, overwrites)
 
 
 def _differentiate(lowering: Any, node: Node) -> None:

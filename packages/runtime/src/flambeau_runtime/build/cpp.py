@@ -10,6 +10,7 @@ torch's thread pool and thread count serve kernels too.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -20,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -195,6 +197,20 @@ def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
     elif missing:
         result |= _build_all(missing, tools, cache)
     return [result[key] for key in keys]
+
+
+def build_ahead(texts: Sequence[str], options: RuntimeOptions) -> None:
+    """Begin to compile texts that a program will have, without a wait: `build` finds them in the
+    cache, or waits for them. What goes wrong is for `build` to say.
+    """
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            build(texts, options)
+
+    if options.use_cache:
+        with contextlib.suppress(RuntimeError):  # there are too many threads
+            threading.Thread(target=run, name="flambeau-build", daemon=True).start()
 
 
 def _built_once(missing: dict[str, str], tools: Toolchain, cache: Cache) -> dict[str, Path]:

@@ -27,6 +27,7 @@ from flambeau_inductor.lowering.lstm import (
     GATE_GRADIENTS,
     GRADIENT_WEIGHTS,
     RECURRENCE,
+    TRAINING_RECURRENCE,
     WEIGHTS,
 )
 from flambeau_runtime.program import Kernel, Source
@@ -34,13 +35,11 @@ from flambeau_runtime.program import Kernel, Source
 NAMES = {
     WEIGHTS: "cpu_lstm_weights",
     RECURRENCE: "cpu_lstm_recurrence",
+    TRAINING_RECURRENCE: "cpu_lstm_training_recurrence",
     GRADIENT_WEIGHTS: "cpu_lstm_gradient_weights",
     GATE_GRADIENTS: "cpu_lstm_gate_gradients",
 }
 """What is called -> the kernel."""
-
-UNITS = (WEIGHTS, RECURRENCE), (GRADIENT_WEIGHTS, GATE_GRADIENTS)
-"""What is in one translation unit."""
 
 _SETTINGS = """\
 #if defined(__AVX512F__)
@@ -360,11 +359,11 @@ template <bool keeps> static void run(void *const *buffers, const int64_t *ints)
       ints[4], ints[5] != 0});
 }
 // buffers: the inputs' products, the panels, the states, two biases if there are any, the results.
-// ints: hidden units, rows' steps of the states, steps, rows, whether in reverse, with biases, for
-// a backward.
-EXPORT void cpu_lstm_recurrence(void *const *buffers, const int64_t *ints) {
-  (ints[7] ? run<true> : run<false>)(buffers, ints);
-}
+// ints: hidden units, rows' steps of the states, steps, rows, whether in reverse, with biases.
+"""
+
+_ENTRY = """\
+EXPORT void {name}(void *const *buffers, const int64_t *ints) {{ run<{keeps}>(buffers, ints); }}
 """
 
 
@@ -376,10 +375,22 @@ def lstm_source(call: str, threads: int) -> tuple[Source, tuple[Kernel, ...]]:
 #define MAX_THREADS {threads or "omp_get_max_threads()"}
 #define THREADS {f"num_threads({threads})" if threads else ""}
 """
-    names = next(names for names in UNITS if call in names)
-    parts = [GRADIENT_WEIGHTS_TEXT, _CELL, _TILES, GRADIENT, _THREADS, RUN_GRADIENT]
-    if RECURRENCE in names:
-        parts = [_WEIGHTS, _CELL, _TILES, _RECURRENCE, _THREADS, _RUN]
+    names: tuple[str, ...] = (call,)
+    if call == WEIGHTS:
+        parts = [_WEIGHTS]
+    elif call in (RECURRENCE, TRAINING_RECURRENCE):
+        keeps = "true" if call == TRAINING_RECURRENCE else "false"
+        entry = _ENTRY.format(name=NAMES[call], keeps=keeps)
+        parts = [_CELL, _TILES, _RECURRENCE, _THREADS, _RUN, entry]
+    else:
+        names = (GRADIENT_WEIGHTS, GATE_GRADIENTS)
+        parts = [GRADIENT_WEIGHTS_TEXT, _CELL, _TILES, GRADIENT, _THREADS, RUN_GRADIENT]
     text = "".join([limits, _SETTINGS, *parts])
     kernels = tuple(Kernel(NAMES[name], 0) for name in names)
     return Source("cpp", prelude([text], parallel=True) + text), kernels
+
+
+def layer_sources(trains: bool, threads: int) -> list[Source]:
+    """The translation units of a layer: of its forward, or of forward and backward."""
+    calls = [WEIGHTS, TRAINING_RECURRENCE, GATE_GRADIENTS] if trains else [WEIGHTS, RECURRENCE]
+    return [lstm_source(call, threads)[0] for call in calls]
