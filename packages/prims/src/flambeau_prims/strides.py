@@ -271,7 +271,9 @@ def elementwise_layout(operands: Sequence[Layout]) -> Layout:
     first = next((entry for entry in operands if entry[0]), operands[0])
     row_major = contiguous_stride(first[0])
     if first[1] == row_major and all(entry == first or not entry[0] for entry in operands):
-        return first
+        # Where it is empty, a scalar beside it has the dims ordered by strides that say little.
+        if all(map(first.__eq__, operands)) or not is_empty(first[0]):
+            return first
     shape = broadcast_shapes(*(entry[0] for entry in operands))
     if all(same_shape(entry[0], shape) for entry in operands):
         common = _common_stride([Spec.of(shape, stride=entry[1]) for entry in operands])

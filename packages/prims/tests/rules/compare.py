@@ -21,20 +21,12 @@ def to_specs(arg: Any) -> Any:
 
 
 def describe(result: Any) -> Any:
-    """A result as nested plain data that compares as Specs ought to.
-
-    Strides of dimensions of size 1 and of empty tensors mean nothing and are left out.
-    """
+    """A result as nested plain data; strides of dimensions of size 1 and of empty tensors, too."""
     if isinstance(result, torch.Tensor):
         result = spec_of(result)
     if isinstance(result, Spec):
-        meaningful = not any(size == 0 for size in result.shape)
-        stride = [
-            step
-            for size, step in zip(result.shape, result.stride, strict=True)
-            if size != 1 and meaningful
-        ]
-        return list(result.shape), stride, result.offset, result.dtype, result.device.type
+        shape, stride = list(result.shape), list(result.stride)
+        return shape, stride, result.offset, result.dtype, result.device.type
     if isinstance(result, (list, tuple)):
         return [describe(item) for item in result]
     return result

@@ -147,7 +147,7 @@ declare_each(
         "": "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log "
         "log2 log10 log1p sqrt rsqrt"
         " reciprocal sigmoid sinc",
-        "c": "erf erfc erfinv lgamma digamma logit deg2rad rad2deg i0 special_i0e "
+        "c": "erf erfc erfinv lgamma digamma logit i0 special_i0e "
         "special_i1 special_i1e"
         " special_entr",
         "cH": "special_erfcx special_log_ndtr special_ndtri",
@@ -156,7 +156,7 @@ declare_each(
 declare_each(
     _same_dtype,
     {
-        "": "sgn nan_to_num _conj_physical",
+        "": "sgn _conj_physical",
         "b": "neg",
         "fhc": "bitwise_not",
         "c": "sign",
@@ -170,6 +170,14 @@ declare_each(_predicate, {"": "isnan isinf", "c": "isposinf isneginf signbit"}, 
 declare_each(_predicate, {"": "logical_not"})
 
 
+def nan_to_num(self: Spec) -> Spec:
+    """A copy that is written to."""
+    return self.fresh(stride=preserved_stride(self))
+
+
+declare("nan_to_num", nan_to_num)
+
+
 def mvlgamma(self: Spec) -> Spec:
     """Row-major: the sum of its terms."""
     refuse("mvlgamma", self.dtype, self.device, "c")
@@ -177,6 +185,19 @@ def mvlgamma(self: Spec) -> Spec:
 
 
 declare("mvlgamma", mvlgamma)
+
+
+def _angle(name: str) -> Callable[..., Spec]:
+    def angle(self: Spec) -> Spec:
+        """A product that is written to a copy."""
+        refuse(name, self.dtype, self.device, "c")
+        return self.fresh(dtype=float_result(self.dtype), stride=preserved_stride(self))
+
+    return angle
+
+
+for _name in ("deg2rad", "rad2deg"):
+    declare(_name, _angle(_name))
 
 
 @rule(aten.positive.default)
@@ -397,7 +418,12 @@ def pow_(self: Spec, exponent: Operand) -> Spec:
     """Integers to a negative integer power are an error."""
     _check_exponent(self, exponent)
     trivial = isinstance(exponent, int) and exponent in (0, 1)
-    return _arithmetic("pow", "" if trivial else "b")(self, exponent)
+    dtype = result_type((self, exponent))
+    # A number is no operand of the loop, which matters to the strides of an empty result.
+    operands = (self, exponent) if isinstance(exponent, Spec) else (self,)
+    result = elementwise(operands, dtype, dtype)
+    refuse("pow", dtype, result.device, "" if trivial else "b")
+    return result
 
 
 @rule(aten.pow_.Tensor, aten.pow_.Scalar)

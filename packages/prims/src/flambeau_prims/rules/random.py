@@ -129,4 +129,4 @@ def rrelu_with_noise_backward(
 ) -> Spec:
     """The gradient times the noise; where nothing was drawn, as a leaky ReLU's."""
     drawn = training and as_float(upper) - as_float(lower) > 1e-6
-    return elementwise((grad_output, noise) if drawn else (self, grad_output), self.dtype)
+    return elementwise((noise, grad_output) if drawn else (self, grad_output), self.dtype)

@@ -262,7 +262,7 @@ def cumsum(self: Spec, dim: int, *, dtype: Dtype = None) -> Spec:
 def cumsum_(self: Spec, dim: int, *, dtype: Dtype = None) -> Spec:
     """self."""
     wrap_dim(dim, self.ndim)
-    if self.dtype == torch.bool:
+    if self.dtype == torch.bool and self.shape:
         raise not_implemented("cumsum_out", self.dtype)
     if dtype is not None and dtype != self.dtype:
         raise RuntimeError(

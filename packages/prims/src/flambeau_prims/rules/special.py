@@ -9,6 +9,7 @@ from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.pointwise import elementwise, not_implemented, refuse
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.spec import Spec
+from flambeau_prims.strides import preserved_stride
 
 aten = torch.ops.aten
 
@@ -47,7 +48,7 @@ def frexp(self: Spec) -> tuple[Spec, Spec]:
     """The mantissa, and the exponent as int32."""
     if not self.dtype.is_floating_point:
         raise not_implemented("frexp", self.dtype)
-    mantissa = elementwise([self], self.dtype)
+    mantissa = self.fresh(stride=preserved_stride(self))
     return mantissa, mantissa.replace(dtype=torch.int32, stride=mantissa.stride)
 
 
@@ -60,6 +61,6 @@ def ldexp(self: Spec, other: Spec) -> Spec:
     if self.dtype.is_complex and other.dtype is torch.float16:
         raise not_implemented("pow", torch.complex32)
     power_dtype = result_type((2.0, other))
-    power = other.fresh(dtype=power_dtype)
+    power = elementwise([other], power_dtype, power_dtype)
     dtype = result_type((self, power))
     return elementwise((self, power), dtype, dtype)

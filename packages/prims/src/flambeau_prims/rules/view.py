@@ -283,14 +283,15 @@ def expand(self: Spec, size: Sizes, *, implicit: bool = False) -> Spec:
                 f"({old}) at non-singleton "
                 f"dimension {dim}.  Target sizes: {list(size)}.  Tensor sizes: {list(self.shape)}"
             )
-    return restrided(self, shape, _leading_strides(shape, stride, lead))
+    if self.ndim:
+        stride = _leading_strides(shape, stride, lead)
+    return restrided(self, shape, stride)
 
 
 def _leading_strides(shape: list[Size], stride: list[Size], lead: int) -> list[Size]:
     """Strides of dimensions that expand puts in front: 0, but row-major where the size is 1."""
     for dim in range(lead - 1, -1, -1):
-        inner = shape[dim + 1] * stride[dim + 1] if dim + 1 < len(shape) else 1
-        stride[dim] = inner if eq(shape[dim], 1) else 0
+        stride[dim] = shape[dim + 1] * stride[dim + 1] if eq(shape[dim], 1) else 0
     return stride
 
 
