@@ -58,24 +58,23 @@ def read_by(ops: Any, dim: Resampling, place: Any) -> list[tuple[Any, None]]:
     ]
 
 
-def pays(device: torch.device, *, backward: bool, rows: bool) -> bool:
-    """Whether loops beat eager's kernels: on a CPU not backwards, nor along contiguous rows of an
-    image, which are gathered.
+def _along_rows(b: Builder) -> bool:
+    """Whether a CPU gathers along contiguous rows of the result: eager's kernels are faster than
+    gathers of float16, and than those of a backward.
     """
-    return device.type != "cpu" or not (backward or rows)
+    return b.result.device.type == "cpu" and sizes.known_eq(b.result.stride[-1], 1)
 
 
 def adaptive_mean(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
     """Means over windows of the last dims."""
+    if x.spec.dtype is torch.float16 and _along_rows(b):
+        return NotImplemented
     x = b.widen(x)
     spatial = len(output_size)
-    rows = spatial == 2 and sizes.known_eq(b.result.stride[-1], 1)
-    if not pays(x.spec.device, backward=False, rows=rows):
-        return NotImplemented
     dims = _divisions(x.spec.shape[-spatial:], output_size, x.spec.dtype)
     if dims is None or not x.spec.dtype.is_floating_point:
         return NotImplemented
-    for d in reversed(range(spatial)):
+    for d in range(spatial):  # outer dims first: their loops run along contiguous rows
         axis = x.spec.ndim - spatial + d
         x = _sums(b, x, dims[d], axis)
     return divide(b, x, _counts(b, x, dims))
@@ -112,7 +111,7 @@ def _counts(b: Builder, like: Value, dims: Sequence[Resampling]) -> Value:
 def adaptive_mean_backward(b: Builder, grad: Value, shape: Sequence[Size]) -> Any:
     """For each element the gradients of its windows, each shared out."""
     grad = b.widen(grad)
-    if not pays(grad.spec.device, backward=True, rows=False):
+    if _along_rows(b):
         return NotImplemented
     dims = _divisions(shape, grad.spec.shape[-len(shape) :], grad.spec.dtype)
     if dims is None or sizes.eq(grad.spec.numel, 0):

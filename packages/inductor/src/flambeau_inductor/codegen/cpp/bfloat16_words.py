@@ -150,6 +150,9 @@ def write_elements(
     writer: LoopWriter, words: Words, first: Mapping[str, Sequence[str]] | None = None
 ) -> Iterator[str]:
     """The loads, and the statements of each element in a block, in which its side is yielded."""
+    masks = {condition: f"{condition}_mask" for condition in _known_conditions(words)}
+    for condition, mask in masks.items():
+        writer.line(f"const uint32_t {mask} = -(uint32_t){condition};")
     for load in words.loads:
         place = f"{load.buffer} + {writer.printer.index_text(load.index)}"
         writer.line(f"const uint32_t {load.name}_word = load_word({place});")
@@ -160,6 +163,16 @@ def write_elements(
             writer.staged = {
                 name: f"{side}_half({word}_word)" for name, word in words.floats.items()
             }
+            writer.printer.masks = masks
             writer.statements(words.half)
-            writer.staged = {}
+            writer.staged, writer.printer.masks = {}, {}
             yield side
+
+
+def _known_conditions(words: Words) -> list[str]:
+    """The conditions of selections that are known before the loop. Both elements test them, and
+    GCC then makes a path for each outcome, which it leaves as scalars.
+    """
+    own = {defined_name(statement) for statement in words.half}
+    selections = (s for s in words.half if isinstance(s, Compute) and s.op == "where")
+    return sorted({s.args[0] for s in selections} - own)

@@ -569,6 +569,10 @@ INLINE float high_half(uint32_t word) { return __builtin_bit_cast(float, word & 
 INLINE void store_word(uint16_t *to, uint32_t low, uint32_t high) {
   *(neighbours *)to = low >> 16 | (high & 0xffff0000u);
 }
+INLINE float selected(uint32_t mask, float a, float b) {
+  const uint32_t x = __builtin_bit_cast(uint32_t, a), y = __builtin_bit_cast(uint32_t, b);
+  return __builtin_bit_cast(float, (x & mask) | (y & ~mask));
+}
 """,
     "float16": """\
 // A half's exponent and fraction, moved to a float's place, are 2**112 too small; a product
@@ -705,7 +709,9 @@ _PROVIDES = {
     "stored_bfloat16": "stored_words", "stored_int8": "stored_words", "words": "stored_words",
     "multiply_tile": "multiply_rows", "transposed": "stage_tile",
     **dict.fromkeys(("rounded_bits", "rounded_bfloat16"), "bfloat16"),
-    **dict.fromkeys(("load_word", "low_half", "high_half", "store_word"), "words_of_bfloat16"),
+    **dict.fromkeys(
+        ("load_word", "low_half", "high_half", "store_word", "selected"), "words_of_bfloat16"
+    ),
     **{f"{way}_{one.name}": one.name for one in FLOAT8.values() for way in ("from", "to")},
 }  # fmt: skip
 

@@ -46,7 +46,8 @@ class CppPrinter:
     which that holds. `carry_index` picks a column's carry of a Scan. `bounds` maps constants to
     variables that hold them, whose value the compiler does not know. `floats` are the dtypes of
     floating values; `truncated` maps an integer that was cast from one to the float equal to it;
-    `rounded` maps a bfloat16 to the float that it was cast from, in the same scope.
+    `rounded` maps a bfloat16 to the float that it was cast from, in the same scope; `masks` maps a
+    condition to a variable with its value in each bit.
     """
 
     def __init__(self) -> None:
@@ -60,6 +61,7 @@ class CppPrinter:
         self.floats: dict[str, torch.dtype] = {}
         self.truncated: dict[str, tuple[str, torch.dtype]] = {}
         self.rounded: dict[str, str] = {}
+        self.masks: dict[str, str] = {}
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
@@ -180,6 +182,8 @@ class CppPrinter:
     # Selection and conversion
 
     def where(self, condition: str, a: str, b: str, dtype: torch.dtype) -> str:
+        if condition in self.masks and dtype is torch.float32:
+            return f"selected({self.masks[condition]}, {a}, {b})"
         return f"{condition} ? {a} : {b}"
 
     def maximum(self, a: str, b: str, dtype: torch.dtype) -> str:
