@@ -34,6 +34,7 @@ enum Opcode {
     OP_TAKE_GIL,
     OP_RESERVE,     /* function slot increment seed offset number: a function of the increment returns the two words */
     OP_RETURN,
+    OP_SKIP,        /* own_length ...: what an OP_MATMUL or OP_DISPATCH becomes that failed where its OP_CALL succeeded */
 };
 
 enum { OUT_NONE = -1, OUT_SLOT = 0, OUT_INT = 1 };
@@ -212,7 +213,7 @@ static inline __attribute__((always_inline)) int run_steps(Call *call, const boo
             profile_end(call->range);
             call->range = name == NULL ? NULL : profile_begin(name);
         }
-        switch (*pc++) {
+        switch (__atomic_load_n(pc++, __ATOMIC_RELAXED)) {
             case OP_ALLOCATE: {
                 const int64_t *sizes = call->values + pc[5];
                 Handle made = NULL;
@@ -262,13 +263,24 @@ static inline __attribute__((always_inline)) int run_steps(Call *call, const boo
             case OP_MATMUL:
             case OP_DISPATCH: {
                 const bool done = pc[-1] == OP_MATMUL ? matmul(call, pc + 2) : dispatch_call(call, pc + 2);
-                if (!done) take_gil(call);
+                if (!done) {
+                    take_gil(call);
+                    call->failed = pc - 1;
+                }
                 pc += done ? pc[0] + pc[1] : pc[0];
                 break;
             }
+            case OP_SKIP:
+                take_gil(call);
+                pc += pc[0];
+                break;
             case OP_CALL:
                 if (operator_call(call, pc)) return -1;
                 pc += 5 + pc[4];
+                if (call->failed != NULL) {
+                    __atomic_store_n((int64_t *)call->failed, (int64_t)OP_SKIP, __ATOMIC_RELAXED);
+                    call->failed = NULL;
+                }
                 break;
             case OP_FREE:
                 if (call->released != NULL && drop_needs_gil(&slots[pc[0]])) {

@@ -46,6 +46,7 @@ typedef struct {
     const int64_t *values;
     int64_t *scratch; /* where `values` are the call's own */
     PyThreadState *released; /* non-NULL while the GIL is not held */
+    const int64_t *failed;   /* a step whose call without Python objects has failed, until the one through Python is made */
     void *stream;            /* of `stream_device`, asked for at the first launch */
     int32_t stream_device;
     void *range;             /* of the present step, where a profiler listens */

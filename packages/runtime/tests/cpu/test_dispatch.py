@@ -215,6 +215,36 @@ def test_errors_are_those_of_eager(c_options, capfd, name):
     assert capfd.readouterr().err == ""
 
 
+def tries(run, given, operator):
+    """How often a call of a program begins a call of an operator."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run(*given)
+    return sum(event.name == operator for event in profile.events())
+
+
+def test_a_call_that_fails_without_python_objects_is_not_tried_again(c_options, python_calls):
+    """The C interface hands this operator a list that its kernel refuses (torch 2.13)."""
+    call = program("r0", op="aten.replication_pad1d.default", args=(X, [1, 1]))
+    run = load(call, dataclasses.replace(c_options, debug=False))
+    x, *more = inputs()
+    for _ in range(2):
+        (got,) = run(x, *more)
+        assert torch.equal(got, torch.nn.functional.pad(x, (1, 1), mode="replicate"))
+    assert len(python_calls) in (0, 2)
+    assert tries(run, inputs(), "aten::replication_pad1d") == 1
+
+
+def test_a_call_that_raises_is_tried_again(c_options, python_calls):
+    call, _ = RAISING["IndexError"]
+    run = load(call, dataclasses.replace(c_options, debug=False))
+    x, y, index, number = inputs()
+    with pytest.raises(IndexError):
+        run(x, y, index + 2, number)
+    for _ in range(2):
+        assert torch.equal(run(x, y, index, number)[0], y[index])
+    assert len(python_calls) == 1
+
+
 def matrix_product(dtype):
     return Program(
         inputs=("x", "y"),
