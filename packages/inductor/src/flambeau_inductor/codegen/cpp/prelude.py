@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.cpp.matmul_prelude import MATMUL_FUNCTIONS
+from flambeau_inductor.codegen.cpp.remainder_prelude import REMAINDERS
 from flambeau_inductor.codegen.cpp.transpose_prelude import stage_tile
 from flambeau_inductor.codegen.float8 import FLOAT8, cpp_conversions
 
@@ -85,8 +86,7 @@ FUNCTIONS: dict[str, str] = {
     "pow": 'extern "C" SIMD_22 __attribute__((const)) double pow(double, double);\n',
     "atan2f": 'extern "C" SIMD_35 __attribute__((const)) float atan2f(float, float);\n',
     "atan2": 'extern "C" SIMD_35 __attribute__((const)) double atan2(double, double);\n',
-    "fmodf": 'extern "C" __attribute__((const)) float fmodf(float, float);\n',
-    "fmod": 'extern "C" __attribute__((const)) double fmod(double, double);\n',
+    **REMAINDERS,
     "wrap": """\
 // Integers wrap: arithmetic is done on the unsigned type.
 template <class T> struct unsigned_of { typedef T type; };
@@ -696,7 +696,8 @@ FUNCTIONS |= MATMUL_FUNCTIONS
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # What to look for, where a helper's name is not the name of its entry.
 _PROVIDES = {
-    "SIMD_22": "SIMD", "SIMD_35": "SIMD", "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16",
+    "SIMD_22": "SIMD", "SIMD_35": "SIMD", "SIMD_FMA": "remainder_of",
+    "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16",
     "from_float16": "float16", "to_float16": "float16", "int_fmod": "int_divide",
     "int_remainder": "int_divide", "int_floor_divide": "int_divide", "float_mod": "float_remainder",
     "widen_float16": "rows_of_halves", "narrow_float16": "rows_of_halves",
