@@ -26,7 +26,7 @@ import torch
 from flambeau_inductor.codegen.cpp.bfloat16_words import Words, in_words, write_elements, write_word
 from flambeau_inductor.codegen.cpp.elements import write_element
 from flambeau_inductor.codegen.cpp.peel import write_vector_loop
-from flambeau_inductor.codegen.cpp.plan import dependents, varies
+from flambeau_inductor.codegen.cpp.plan import dependents, statement_cost, varies
 from flambeau_inductor.codegen.cpp.reductions import (
     LANES,
     PART_LENGTH,
@@ -34,7 +34,7 @@ from flambeau_inductor.codegen.cpp.reductions import (
     column_take,
     places,
 )
-from flambeau_inductor.ir import CheckIndex, Store
+from flambeau_inductor.ir import CheckIndex, Compute, Load, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,12 @@ if TYPE_CHECKING:
 
 LANES_OF_WORD = {"low": "c", "high": f"c + {LANES // 2}"}
 """The lane of each element of word c in a block."""
+
+COSTLY = 4
+"""A sum of elements that cost as much is cut into whole vectors."""
+
+LONGEST_BODY = 40
+"""Statements of a loop that is written more than once."""
 
 PLAIN_ROW = 2 * LANES
 """Rows known to be this short are accumulated in one vector: lanes would cost more."""
@@ -228,7 +234,9 @@ def _write_plain(
     begin: str,
     end: str,
 ) -> None:
-    """One vector loop: a vector register accumulates parts, which then join the whole."""
+    """A vector loop: a vector register accumulates parts, which then join the whole. What is left
+    of a short row after whole vectors is another loop, which GCC else computes by scalars.
+    """
     if not accumulators and not _uses_rows(phase):
         write_vector_loop(writer, writer.kernel.inner[-1], begin, end, tuple(inside), ())
         return
@@ -237,16 +245,36 @@ def _write_plain(
         for (ctype, suffix, start), sign in zip(accumulator.part, accumulator.clauses, strict=True):
             writer.line(f"{ctype} {key}_part{suffix} = {start};")
             clauses.append((f"{key}_part{suffix}", sign))
-    if all(accumulator.vectorised for accumulator in accumulators.values()):
-        writer.simd(*clauses)
-    with writer.loop(writer.kernel.inner[-1].symbol.name, begin, end):
-        write_element(writer, phase, inside)
-        for reduce in phase.reduces:
-            where = places("q", f"{reduce.name}_part")
-            _write_takes(writer, accumulators[reduce.name].take, reduce.name, reduce.value, where)
+    in_vectors = all(accumulator.vectorised for accumulator in accumulators.values())
+    only_sums = accumulators and all(each.pairs is not None for each in accumulators.values())
+    # Sums that cost nothing else are sooner added by scalars than from another vector's lanes.
+    is_cut = in_vectors and not (only_sums and sum(map(statement_cost, inside)) < COSTLY)
+    for first, last in _vector_parts(begin, end, inside) if is_cut else [(begin, end)]:
+        if in_vectors:
+            writer.simd(*clauses)
+        with writer.loop(writer.kernel.inner[-1].symbol.name, first, last):
+            write_element(writer, phase, inside)
+            for reduce in phase.reduces:
+                where, takes = places("q", f"{reduce.name}_part"), accumulators[reduce.name].take
+                _write_takes(writer, takes, reduce.name, reduce.value, where)
     for key, accumulator in accumulators.items():
         for text in accumulator.join if accumulator.vectorised else ():
             writer.line(text.format(**places("s", f"{key}_all"), **places("q", f"{key}_part")))
+
+
+def _vector_parts(begin: str, end: str, inside: Sequence[Statement]) -> list[tuple[str, str]]:
+    """Where a loop is cut so that its parts are whole vectors, wide ones and then narrower ones."""
+    if not (begin.isdigit() and end.isdigit()) or len(inside) > LONGEST_BODY:
+        return [(begin, end)]
+    first, stop, result = int(begin), int(end), []
+    sizes = [s.dtype.itemsize for s in inside if isinstance(s, (Load, Compute))]
+    width = 64 // max(min(sizes, default=4), 1)
+    while width > 4 and first < stop:
+        last = first + (stop - first) // width * width
+        if last > first:
+            result.append((str(first), str(last)))
+        first, width = last, width // 2
+    return [*result, (str(first), end)] if first < stop else result or [(begin, end)]
 
 
 def _write_takes(
