@@ -1,5 +1,5 @@
 """The place of each call of a joint graph's backward: the user's line whose forward it belongs to,
-and the number of the custom Function that makes it.
+and the number of the custom Function that makes it. Besides, where these hand on no gradient.
 
 y = x.sin()          # model.py:3       grad_fn SinBackward, sequence number 7
 ->  cos, mul of the backward: Place("model.py:3", in_backward=True)
@@ -46,16 +46,20 @@ class ForwardLines:
 
 
 @contextmanager
-def marked_places(outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer) -> Iterator[None]:
-    """A block in which the tracer knows the place of each call of the backward of `outputs`.
+def marked_places(
+    outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer
+) -> Iterator[set[tuple[Any, int]]]:
+    """A block in which the tracer knows the place of each call of the backward of `outputs`. Gives
+    the edges of custom Functions, by node and number, on which these have handed on None.
 
     The program sees the number that torch gives its next hook: it is the same behind the block.
     """
     number = RemovableHandle.next_id
     handles: list[Any] = []
+    undefined: set[tuple[Any, int]] = set()
     try:
-        _mark_places(handles, outputs, lines, tracer)
-        yield
+        _mark_places(handles, outputs, lines, tracer, undefined)
+        yield undefined
     finally:
         for handle in handles:
             handle.remove()
@@ -64,14 +68,22 @@ def marked_places(outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer) -
 
 
 def _mark_places(
-    handles: list[Any], outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer
+    handles: list[Any],
+    outputs: Iterable[Any],
+    lines: ForwardLines,
+    tracer: Tracer,
+    undefined: set[tuple[Any, int]],
 ) -> None:
-    """Add hooks that tell the tracer the place of each call, and their handles."""
+    """Add hooks that tell the tracer the place of each call, and note the `undefined` edges of
+    custom Functions; and the hooks' handles.
+    """
     functions = 0
-    for node in _below(outputs):
+    for node in nodes_below(outputs):
         number = 0
-        if isinstance(node, BackwardCFunction) and len(node._input_metadata) > 1:  # type: ignore[attr-defined]
-            number = functions = functions + 1
+        if isinstance(node, BackwardCFunction):
+            handles.append(node.register_hook(_noting(undefined, node)))  # type: ignore[attr-defined]
+            if len(node._input_metadata) > 1:  # type: ignore[attr-defined]
+                number = functions = functions + 1
         place = Place(lines.line_of(node), in_backward=True, function=number)
         handles.append(node.register_prehook(_entering(tracer, place)))
         check = phase_check(node)
@@ -97,7 +109,15 @@ def _leaving(tracer: Tracer, place: Place) -> Callable[[Any, Any], None]:
     return leave
 
 
-def _below(outputs: Iterable[Any]) -> list[Any]:
+def _noting(undefined: set[tuple[Any, int]], node: Any) -> Callable[[Any, Any], None]:
+    def note(gradients: Any, tangents: Any) -> None:
+        if any(tangent is not None for tangent in tangents):
+            undefined.update((node, at) for at, grad in enumerate(gradients) if grad is None)
+
+    return note
+
+
+def nodes_below(outputs: Iterable[Any]) -> list[Any]:
     """The nodes of autograd that the backward of `outputs` may reach."""
     pending = list(dict.fromkeys(out.grad_fn for out in outputs))
     seen = set(pending)

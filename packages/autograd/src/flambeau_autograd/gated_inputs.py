@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _task = torch._C._current_graph_task_id
 _will_run = torch._C._will_engine_execute_node
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,19 @@ class PartialInput:
     def waits(self, args: Sequence[Any]) -> bool:
         """Whether hooks may wait behind it: its own, or those of what it was computed from."""
         x = args[self.position]
-        return bool(x._backward_hooks) or not x.is_leaf
+        return bool(x._backward_hooks or x._post_accumulate_grad_hooks) or not x.is_leaf
 
 
 def partial_inputs(
-    positions: Sequence[int], reaching: Sequence[frozenset[int]], tangents: Sequence[int]
+    positions: Sequence[int], connected: Sequence[frozenset[int]], tangents: Sequence[int]
 ) -> list[PartialInput]:
     """The inputs at some `positions` that not all results with tangents are connected to;
-    `reaching[i]` are those that input i is connected to.
+    `connected[i]` are those that input i is connected to.
     """
     every = frozenset(tangents)
     return [
         PartialInput(number, position, results)
-        for number, (position, results) in enumerate(zip(positions, reaching, strict=True))
+        for number, (position, results) in enumerate(zip(positions, connected, strict=True))
         if results != every
     ]
 
@@ -67,13 +68,15 @@ def partial_inputs(
 @dataclass
 class _Task:
     """One run of the engine over the nodes of a call: the tangents that have come by result, the
-    node of the compiled backward, the gradients if it has run, and the gates that will run.
+    node of the compiled backward, the gradients if it has run, the gates that will run, and the
+    results whose gradients these have had computed.
     """
 
     node: Any
     tangents: dict[int, Any] = field(default_factory=dict)
     gradients: Sequence[Any] | None = None
     waiting: set[Any] = field(default_factory=set)
+    spent: set[int] = field(default_factory=set)
 
 
 class GatedBackward(WholeBackward):
@@ -186,13 +189,16 @@ class _Gate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: None) -> tuple[Any, ...]:
         task = ctx.tasks[_task()]
-        gradients = task.gradients
+        gradients, node = task.gradients, task.node
         if gradients is None:
             tangents = {at: x for at, x in task.tangents.items() if at in ctx.results}
-            gradients = task.node._forward_cls.computed(task.node, tangents)
+            gradients = node._forward_cls.computed(node, tangents)
+            task.spent |= tangents.keys()
         task.waiting.discard(ctx)
         if not task.waiting:
             del ctx.tasks[_task()]
+            if task.spent and not _keeps_graph() and not _will_run(node):
+                node._forward_cls.release(node, frozenset(task.spent))
         return None, None, None, *[gradients[number] for number in ctx.numbers]
 
 

@@ -281,7 +281,8 @@ def extend_derived(short: Derived, layers: RepeatedLayers, gm: fx.GraphModule) -
     passed = sorted(inputs)
     place = {whole: at for at, whole in enumerate(passed)}
     values = [inputs[whole] for whole in passed]
-    reaching = layers.spread(dict(zip(traced.differentiable, traced.reaching, strict=True)))
+    reached = zip(traced.connected, traced.reaching, strict=True)
+    reaching = layers.spread(dict(zip(traced.differentiable, reached, strict=True)))
     differentiable = sorted(reaching)
     reads = {
         traced.passed[each.position]: replace(each, position=0)
@@ -313,7 +314,8 @@ def extend_derived(short: Derived, layers: RepeatedLayers, gm: fx.GraphModule) -
         passed=passed,
         differentiable=list(differentiable),
         leaves=[inputs[at] for at in differentiable],
-        reaching=[reaching[at] for at in differentiable],
+        connected=[reaching[at][0] for at in differentiable],
+        reaching=[reaching[at][1] for at in differentiable],
         counts={},
         literals=set(),
     )
@@ -356,6 +358,11 @@ def _training_of(
     place = {value: at for at, value in enumerate(arguments) if isinstance(value, Value)}
     differentiable = {place[value]: None for value in traced.leaves}
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
+    detached = [
+        at
+        for at, x in enumerate(given)
+        if isinstance(x, torch.Tensor) and x.requires_grad and at not in differentiable
+    ]
     return Training(
         saved=[(kind, at if isinstance(at, int) else str(at)) for kind, at in part.saved],
         tangent_specs=tangents,
@@ -369,14 +376,13 @@ def _training_of(
         ],
         arguments=len(arguments),
         differentiable=list(differentiable),
-        detached=[
-            at
-            for at, x in enumerate(given)
-            if isinstance(x, torch.Tensor) and x.requires_grad and at not in differentiable
-        ],
+        detached=detached,
+        # The backward of a custom Function may read them, recorded under create_graph.
+        forgotten=[] if traced.functions else detached,
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,
         results=traced.results,
+        connected=traced.connected,
         reaching=traced.reaching,
         sharing=traced.sharing,
         dependences=result,
