@@ -28,7 +28,7 @@ from flambeau_autograd.backward_chain import WholeBackward
 from flambeau_autograd.saved_versions import handed_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     Applied: TypeAlias = "Callable[..., tuple[Any, ...]]"
 
@@ -39,27 +39,34 @@ _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 @dataclass(frozen=True)
 class PartialInput:
-    """An argument at `position` whose gradient has this `number`; `results` are connected to it."""
+    """An argument at `position` whose gradient has this `number`; `results` are connected to it.
+    `hooked`: the program registers hooks on it when the graph has run.
+    """
 
     number: int
     position: int
     results: frozenset[int]
+    hooked: bool
 
     def waits(self, args: Sequence[Any]) -> bool:
         """Whether hooks may wait behind it: its own, or those of what it was computed from."""
         x = args[self.position]
-        return bool(x._backward_hooks or x._post_accumulate_grad_hooks) or not x.is_leaf
+        own = self.hooked or x._backward_hooks or x._post_accumulate_grad_hooks
+        return bool(own) or not x.is_leaf
 
 
 def partial_inputs(
-    positions: Sequence[int], connected: Sequence[frozenset[int]], tangents: Sequence[int]
+    positions: Sequence[int],
+    connected: Sequence[frozenset[int]],
+    tangents: Sequence[int],
+    hooked: Collection[int],
 ) -> list[PartialInput]:
     """The inputs at some `positions` that not all results with tangents are connected to;
-    `connected[i]` are those that input i is connected to.
+    `connected[i]` are those that input i is connected to. The program hooks those `hooked`.
     """
     every = frozenset(tangents)
     return [
-        PartialInput(number, position, results)
+        PartialInput(number, position, results, position in hooked)
         for number, (position, results) in enumerate(zip(positions, connected, strict=True))
         if results != every
     ]

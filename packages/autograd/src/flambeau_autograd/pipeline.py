@@ -206,6 +206,7 @@ def _compile(
     watched = watched_tensors(part, derived.reads, traced.results, traced.tangents, call.inference)
     training = _training_of(part, joint, traced, gradients, watched, example_inputs)
     training.name = gm.meta.get("name", "")
+    training.hooked = _hooked(gm, traced.passed)
     gm.meta.update(call=call, training=training, backwards=backwards)
     discard((*traced.tape.nodes, *joint.nodes), part.forward, part.backward)
     lazily = options.compile_backward_lazily or backwards.several
@@ -379,6 +380,7 @@ def _training_of(
         detached=detached,
         # The backward of a custom Function may read them, recorded under create_graph.
         forgotten=[] if traced.functions else detached,
+        hooked=[],
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,
         results=traced.results,
@@ -402,6 +404,12 @@ def _parameters(traced: Trace, given: Sequence[Any]) -> frozenset[int]:
         for number, at in enumerate(traced.differentiable)
         if isinstance(given[at], torch.nn.Parameter)
     )
+
+
+def _hooked(gm: fx.GraphModule, passed: Sequence[int]) -> list[int]:
+    """The positions among the graph's inputs of those that the program registers hooks on."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return [at for at, number in enumerate(passed) if placeholders[number].meta.get("hooked")]
 
 
 def _frozen(gm: fx.GraphModule, example_inputs: Sequence[Any], passed: Sequence[int]) -> list[int]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Reachability:
     """For each leaf the results that it is `connected` to, and those `reaching` it, which its
-    gradient comes from; for each result those `sharing` kept tensors with it. `functions`: whether custom
-    Functions are among the nodes, which may bring in what no result is connected to.
+    gradient comes from; for each result those `sharing` kept tensors with it. `functions`: whether
+    custom Functions are among the nodes, which may bring in what no result is connected to.
     """
 
     connected: list[frozenset[int]]

@@ -90,7 +90,8 @@ class Training:
     `views` are results that are views of memory which the graph does not return otherwise.
     `differentiable`: which of the graph's `arguments` (so many) get gradients, in the order of the
     backward's outputs; `detached`: which require grad though no result is connected to them, and
-    `forgotten`: those of them where no second derivative can be connected to them either.
+    `forgotten`: those of them where no second derivative can be connected to them either; `hooked`:
+    which the program registers hooks on when the graph has run.
     `non_differentiable`: results without. `tangents[k]` is the result that tangent k is of, and
     `results` counts the results that are not saved extras. `connected[i]`: the results that the
     input of gradient i is connected to; `reaching[i]`: those of them that gradient i comes from;
@@ -113,6 +114,7 @@ class Training:
     differentiable: list[int]
     detached: list[int]
     forgotten: list[int]
+    hooked: list[int]
     non_differentiable: list[int]
     tangents: list[int]
     results: int
@@ -139,7 +141,8 @@ def wrap_training(
     if training.detached:
         whole = ConnectedBackward(positions)
     apply = _recorded(run, backwards, whole, call, training)
-    if some := partial_inputs(positions, training.connected, training.tangents):
+    connected, tangents, hooked = training.connected, training.tangents, training.hooked
+    if some := partial_inputs(positions, connected, tangents, hooked):
         apply = _recorded_with_gates(apply, some, run, backwards, call, training)
     chains: dict[tuple[int, ...], Applied] = {}
 

@@ -145,6 +145,7 @@ def _plain_graph(gm: fx.GraphModule, border: Border, note: _NoteMasks) -> fx.Gra
         for name, spec in zip(names, [*argument.leaves, *argument.carriers], strict=True):
             given.append(graph.placeholder(name))
             given[-1].meta.update(spec=spec, source=node.meta.get("source", node.name))
+            given[-1].meta["hooked"] = node.meta.get("hooked", False)
         entering.append((node, _Enter(argument), given))
     for node, enter, given in entering:
         made[node] = graph.call_function(enter, tuple(given))
