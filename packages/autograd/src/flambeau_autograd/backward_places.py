@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from flambeau_prims.tracer import Tracer
+
+
+@dataclass
+class FunctionNodes:
+    """What the nodes of custom Functions show while they run: the edges, by node and number, on
+    which they hand on None, and the nodes that have saved tensors.
+    """
+
+    undefined: set[tuple[Any, int]] = field(default_factory=set)
+    saving: set[Any] = field(default_factory=set)
 
 
 class ForwardLines:
@@ -48,18 +59,18 @@ class ForwardLines:
 @contextmanager
 def marked_places(
     outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer
-) -> Iterator[set[tuple[Any, int]]]:
+) -> Iterator[FunctionNodes]:
     """A block in which the tracer knows the place of each call of the backward of `outputs`. Gives
-    the edges of custom Functions, by node and number, on which these have handed on None.
+    what is noted of custom Functions.
 
     The program sees the number that torch gives its next hook: it is the same behind the block.
     """
     number = RemovableHandle.next_id
     handles: list[Any] = []
-    undefined: set[tuple[Any, int]] = set()
+    noted = FunctionNodes()
     try:
-        _mark_places(handles, outputs, lines, tracer, undefined)
-        yield undefined
+        _mark_places(handles, outputs, lines, tracer, noted)
+        yield noted
     finally:
         for handle in handles:
             handle.remove()
@@ -72,16 +83,18 @@ def _mark_places(
     outputs: Iterable[Any],
     lines: ForwardLines,
     tracer: Tracer,
-    undefined: set[tuple[Any, int]],
+    noted: FunctionNodes,
 ) -> None:
-    """Add hooks that tell the tracer the place of each call, and note the `undefined` edges of
-    custom Functions; and the hooks' handles.
+    """Add hooks that tell the tracer the place of each call, and note what custom Functions do; and
+    the hooks' handles.
     """
     functions = 0
     for node in nodes_below(outputs):
         number = 0
         if isinstance(node, BackwardCFunction):
-            handles.append(node.register_hook(_noting(undefined, node)))  # type: ignore[attr-defined]
+            handles.append(node.register_hook(_noting(noted.undefined, node)))  # type: ignore[attr-defined]
+            if node._raw_saved_tensors:  # type: ignore[attr-defined]
+                noted.saving.add(node)
             if len(node._input_metadata) > 1:  # type: ignore[attr-defined]
                 number = functions = functions + 1
         place = Place(lines.line_of(node), in_backward=True, function=number)

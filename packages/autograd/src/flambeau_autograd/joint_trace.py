@@ -24,7 +24,7 @@ import torch
 from torch import fx
 
 from flambeau_autograd.aliases import Alias, AliasMap
-from flambeau_autograd.backward_places import ForwardLines, marked_places
+from flambeau_autograd.backward_places import ForwardLines, FunctionNodes, marked_places
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.fused_attention import fused_attention
 from flambeau_autograd.masked_writes import set_item
@@ -254,9 +254,9 @@ class _JointTracer:
             self._refuse_reads_of_written(results)
             differentiable = self._differentiable()
             leaves = [leaf for _, leaf in differentiable]
-            tangents, gradients, tangent_values, undefined = self._backward(results, leaves)
+            tangents, gradients, tangent_values, functions = self._backward(results, leaves)
             outputs = [fake for index in tangents if (fake := results.fakes[index]) is not None]
-            reached = reachability(outputs, leaves, undefined)
+            reached = reachability(outputs, leaves, functions)
             # The others are no inputs of the node: their hooks would be called without gradient.
             differentiable = list(compress(differentiable, reached.connected))
             gradients = list(compress(gradients, reached.connected))
@@ -681,9 +681,9 @@ class _JointTracer:
 
     def _backward(
         self, results: _Results, leaves: list[FakeTensor]
-    ) -> tuple[list[int], list[Any], list[Value], set[tuple[Any, int]]]:
+    ) -> tuple[list[int], list[Any], list[Value], FunctionNodes]:
         """Differentiate the results: those with a tangent, the gradients, the tangents' Values, and
-        the edges on which custom Functions hand on None.
+        what is noted of custom Functions.
         """
         tracer = self._tracer
         for fake in results.fakes:
@@ -695,7 +695,7 @@ class _JointTracer:
             if fake is not None and fake.grad_fn is not None
         ]
         if not positions:
-            return [], [], [], set()
+            return [], [], [], FunctionNodes()
         if not leaves:
             raise LeafInside("an output requires grad though no input does")
         outputs = [results.fakes[index] for index in positions]
@@ -704,11 +704,11 @@ class _JointTracer:
             for k, out in enumerate(outputs)
         ]
         tracer.where = Place("", in_backward=True)
-        with marked_places(outputs, self._lines, tracer) as undefined:
+        with marked_places(outputs, self._lines, tracer) as functions:
             gradients = self._run_engine(outputs, tangents, leaves)
         values = [None if grad is None else grad.value for grad in gradients]  # type: ignore[attr-defined]
         given: list[Any] = [tangent.value for tangent in tangents]
-        return positions, values, given, undefined
+        return positions, values, given, functions
 
 
 def _differentiated(out: Output, results: _Results) -> FakeTensor | None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from flambeau_autograd.backward_places import FunctionNodes
+
 
 @dataclass(frozen=True)
 class Reachability:
@@ -41,21 +43,21 @@ class Reachability:
 def reachability(
     results: Sequence[torch.Tensor],
     leaves: Sequence[torch.Tensor],
-    undefined: Collection[tuple[Any, int]],
+    functions: FunctionNodes,
 ) -> Reachability:
-    """What the graph of some results tells; `undefined` are its edges, by node and number, on which
-    custom Functions hand on no gradient.
-    """
+    """What the graph of some results tells; `functions` is what is noted of custom ones in it."""
     bits = {id(leaf): 1 << number for number, leaf in enumerate(leaves)}
     reached = _reached(results, bits, ())
     connected = _results_above(results, reached, len(leaves))
     # A Function gets zeros in the place of None, unless it says otherwise.
-    cut = {(node, at) for node, at in undefined if not _is_custom(node.next_functions[at][0])}
+    cut = {
+        (node, at) for node, at in functions.undefined if not _is_custom(node.next_functions[at][0])
+    }
     reaching = connected
     if cut:
         reaching = _results_above(results, _reached(results, bits, cut), len(leaves))
-    functions = any(map(_is_custom, reached))
-    return Reachability(connected, reaching, _sharing(results, list(reached)), functions)
+    sharing = _sharing(results, list(reached), functions.saving)
+    return Reachability(connected, reaching, sharing, any(map(_is_custom, reached)))
 
 
 def _is_custom(node: Any) -> bool:
@@ -93,7 +95,9 @@ def _numbers(bits: int) -> Iterator[int]:
         bits ^= lowest
 
 
-def _sharing(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozenset[int]]:
+def _sharing(
+    results: Sequence[torch.Tensor], nodes: list[Any], saving: Collection[Any]
+) -> list[frozenset[int]]:
     """For each result, those with which it has a node in common that keeps tensors, itself among
     them where it has such nodes.
 
@@ -111,7 +115,7 @@ def _sharing(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozense
         for child, _ in node.next_functions:
             if child is not None:
                 above[child] |= found
-        if found and found not in seen and _keeps_tensors(node, keeping):
+        if found and found not in seen and _keeps_tensors(node, keeping, saving):
             seen.add(found)
             for number in _numbers(found):
                 common[number] |= found
@@ -119,13 +123,13 @@ def _sharing(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozense
     return [sets[shared] for shared in common]
 
 
-def _keeps_tensors(node: Any, known: dict[type, bool]) -> bool:
-    """Whether autograd frees something of a node after its backward; Python Functions may not."""
+def _keeps_tensors(node: Any, known: dict[type, bool], saving: Collection[Any]) -> bool:
+    """Whether autograd frees something of a node after its backward."""
     kind = type(node)
+    if isinstance(node, BackwardCFunction):
+        return node in saving
     if kind not in known:
-        known[kind] = isinstance(node, BackwardCFunction) or any(
-            name.startswith("_raw_saved_") for name in dir(kind)
-        )
+        known[kind] = any(name.startswith("_raw_saved_") for name in dir(kind))
     return known[kind]
 
 
