@@ -247,3 +247,19 @@ def test_what_a_gate_has_computed_is_spent(first, again):
             assert mine == eager
         else:
             torch.testing.assert_close(mine, eager)
+
+
+@pytest.mark.parametrize("anomaly", [False, True])
+def test_the_error_of_a_changed_input_is_eagers(anomaly):
+    program = lambda x, w: ((x * w).sin(), (w * 2).sum())  # noqa: E731
+    inputs = [torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    compiled, texts = compile_program(program, inputs), []
+    for call in (compiled, program):
+        x, w = (each.detach().clone().requires_grad_() for each in inputs)
+        results = call(x, w)
+        with torch.no_grad():
+            w.mul_(2)
+        with torch.autograd.set_detect_anomaly(anomaly), pytest.raises(RuntimeError) as raised:
+            results[0].sum().backward()
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1]
