@@ -1,5 +1,5 @@
-"""Gradients that are undefined or connected by custom Functions, and hooks behind wrappers: who is
-visited, who gets a gradient, as eager's engine decides.
+"""Gradients that are undefined or connected by custom Functions; hooks and second derivatives of
+wrappers: who is visited, who gets a gradient, as eager's engine decides.
 """
 
 from __future__ import annotations
@@ -173,3 +173,51 @@ def test_a_function_alone_that_gives_no_gradient(interior: bool) -> None:
         return log, x.grad, scale.grad
 
     both(run)
+
+
+def two_tensor() -> torch.Tensor:
+    part = torch.randn(SIZE, dtype=torch.float64)
+    return TwoTensor(part, part * 2).requires_grad_()
+
+
+def of_two_results(x: Any, w: Any) -> Any:
+    return (x * w).sin(), w * 2
+
+
+def of_three_results(x: Any, w: Any) -> Any:
+    return (x * w).sin(), w * 2, x.exp()
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("interior", [False, True])
+@pytest.mark.parametrize("program", [of_two_results, of_three_results], ids=str)
+def test_second_derivatives_of_wrappers(
+    program: Callable[..., Any], interior: bool, at: int
+) -> None:
+    def run(call: Callable[..., Any]) -> Any:
+        leaves = [two_tensor(), two_tensor()]
+        results = call(program)(*[x * 1 if interior else x for x in leaves])
+        loss = (results[at] * results[at]).sum()
+        grads = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+        sum(grad.sin().sum() for grad in grads if grad is not None).backward()
+        return [x.grad if x.grad is None else (x.grad.a, x.grad.b) for x in leaves]
+
+    both(run)
+
+
+class Unwrapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> torch.Tensor:
+        return x.a + x.b
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return TwoTensor(gradient, gradient)
+
+
+def test_second_derivatives_of_plain_results_of_wrappers_raise() -> None:
+    x, w = two_tensor(), two_tensor()
+    compiled = flambeau.compile(lambda x, w: Unwrapped.apply((x * w).sin()), fullgraph=True)
+    (grad,) = torch.autograd.grad(compiled(x, w).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="was differentiated twice"):
+        grad.sin().sum().backward()

@@ -264,7 +264,38 @@ class _TakenApart(torch.autograd.Function):
         spec = ctx.argument.found
         if spec is None:  # no gradient has come to it in the trace
             return None, None, None
-        return None, None, gradient_of_leaves(spec, ctx.leaves, gradients, ctx.number)
+        wanted = any(gradient is not None and gradient.requires_grad for gradient in gradients)
+        if not wanted or not torch.is_grad_enabled():
+            return None, None, gradient_of_leaves(spec, ctx.leaves, gradients, ctx.number)
+        return None, None, _Gradient.apply(spec, ctx.leaves, ctx.number, *gradients)
+
+
+class _Gradient(torch.autograd.Function):
+    """`gradient_of_leaves`, connected to the gradients of the leaves."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        spec: AnySpec,
+        leaves: Sequence[torch.Tensor],
+        number: Callable[[Expr], int],
+        *gradients: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        ctx.set_materialize_grads(False)
+        ctx.expected = _with_numbers(spec, number) if isinstance(spec, SubclassSpec) else None
+        parts = [None if each is None else each.detach() for each in gradients]
+        return gradient_of_leaves(spec, leaves, parts, number)
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor | None) -> Any:
+        count = len(ctx.needs_input_grad) - 3
+        if tangent is None or ctx.expected is None:
+            return (None, None, None, tangent, *(None,) * (count - 1))
+        converted = _as_expected(tangent, ctx.expected)
+        if converted is None:
+            raise RuntimeError(f"a gradient like {ctx.expected!r} has one of another class")
+        parts = [each for each in _leaves_like(converted, ctx.expected) if each is not None]
+        return (None, None, None, *parts)
 
 
 def _carrier(spec: Spec, number: Callable[[Expr], int]) -> torch.Tensor:
@@ -381,7 +412,10 @@ class _PutTogether(torch.autograd.Function):
         leaves: list[Any] = [None for _ in expected.leaves]
         inputs: Sequence[Any] = [None for _ in ctx.connected]
         if tangent is not None:
-            converted = _as_expected(tangent, expected)
+            # What a compiled backward gives has no second derivative: autograd knows the wrapper,
+            # not what it is made of.
+            again = torch.is_grad_enabled() and not rerun.refusal()
+            converted = None if again else _as_expected(tangent, expected)
             if converted is not None:
                 leaves = list(_leaves_like(converted, expected))
             else:

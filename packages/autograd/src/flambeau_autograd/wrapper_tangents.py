@@ -1,5 +1,6 @@
-"""Gradients of a graph of wrapper subclasses for a tangent that is not built as its trace assumed:
-the program runs again, by eager operators, and the engine differentiates that.
+"""Gradients of a graph of wrapper subclasses for a tangent that is not built as its trace assumed,
+or that are differentiated themselves: the program runs again, by eager operators, and the engine
+differentiates that.
 
     y = c(x)                     a TwoTensor
     y.backward(torch.ones(4))    a plain tensor: what the class makes of it, only the class knows
@@ -71,15 +72,19 @@ class Rerun:
         self._program, self._args = program, args
         self._versions = _versions(args)
 
+    def refusal(self) -> str:
+        """Why the call cannot be made again, or nothing."""
+        if self._versions != _versions(self._args):
+            return "an argument has been written to since"
+        return self._program.refusal()
+
     def gradients(
         self, output: int, wanted: Sequence[int], tangent: torch.Tensor, expected: SubclassSpec
     ) -> Sequence[torch.Tensor | None]:
         """The gradients of the arguments `wanted` for a tangent of one output; RuntimeError where
         the call cannot be made again.
         """
-        refusal = self._program.refusal()
-        if self._versions != _versions(self._args):
-            refusal = "an argument has been written to since"
+        refusal = self.refusal()
         if refusal:
             raise RuntimeError(
                 f"the compiled backward takes a gradient like {expected!r}, and was given a "
