@@ -424,3 +424,29 @@ def test_hooks_of_all_modules(backend: str) -> None:
         assert len(logs[0]) == 5
     finally:
         handle.remove()
+
+
+def of_inputs_of_one_head(x: torch.Tensor, w: torch.Tensor) -> Any:
+    w.register_hook(noting("w", 2.0))
+    w.register_post_accumulate_grad_hook(lambda w: LOG.append(("done", w.grad.clone())))
+    register_multi_grad_hook((x, w), lambda gradients: LOG.append(list(gradients)))
+    return x.sin(), (x @ w).sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)], ids=str)
+def test_hooks_that_the_program_registers_on_its_inputs(
+    used: tuple[int, ...], backend: str
+) -> None:
+    found = []
+    for function in (
+        flambeau.compile(of_inputs_of_one_head, backend=backend, fullgraph=True),
+        of_inputs_of_one_head,
+    ):
+        LOG.clear()
+        torch.manual_seed(0)
+        x, w = torch.randn(2, 3, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+        results = function(x, w)
+        sum(results[at].sum() for at in used).backward()
+        found.append([sorted(LOG, key=str), x.grad, w.grad])
+    same(*found, tolerance=1e-4, strides=False)

@@ -39,6 +39,28 @@ def of_three(x, w):
     return h.sum(), w * 3, (h * x).sum()
 
 
+class Doubled(torch.autograd.Function):
+    """Keeps nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def by_functions_that_keep_nothing(x, w):
+    h = Doubled.apply(w) + x
+    return h.sum(), h * 3
+
+
+def by_functions_and_others(x, w):
+    h = Doubled.apply(w)
+    return h * x, (h * w).sum()
+
+
 def gradients(function, order, size):
     """The gradient after each backward, or that there was none."""
     x = torch.linspace(-1, 2, size)
@@ -53,7 +75,17 @@ def gradients(function, order, size):
     return seen
 
 
-@pytest.mark.parametrize("function", [apart, with_common_part, nothing_kept, of_three])
+FUNCTIONS = [
+    apart,
+    with_common_part,
+    nothing_kept,
+    of_three,
+    by_functions_that_keep_nothing,
+    by_functions_and_others,
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (0, 1, 1), (1, 0, 1), (-1, 0, 1)])
 def test_same_as_eager(function, order):
     compiled = flambeau.compile(function)

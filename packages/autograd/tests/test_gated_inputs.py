@@ -204,3 +204,62 @@ def test_threads_go_back_through_one_call():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_hooks_that_follow_the_accumulation():
+    inputs = drawn()
+    compiled = compile_program(heads, inputs)
+    found = []
+    for call in (compiled, heads):
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        log = []
+        for at, x in enumerate(leaves):
+            x.register_post_accumulate_grad_hook(
+                lambda x, at=at, log=log: log.append((at, x.grad.clone()))
+            )
+        results = call(*leaves)
+        results[1].sum().backward()
+        found.append([sorted(log, key=lambda entry: entry[0]), [x.grad for x in leaves]])
+    torch.testing.assert_close(*found)
+
+
+def apart(x, w):
+    """Results that keep nothing in common."""
+    return x.sin() * 2, (w.exp() * 3).sin(), x.cos() * w
+
+
+@pytest.mark.parametrize("again", [0, 1, 2])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_what_a_gate_has_computed_is_spent(first, again):
+    inputs = [torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    compiled = compile_program(apart, inputs)
+    found = []
+    for call in (compiled, apart):
+        made = Call(call, inputs)
+        for at in (first, again):
+            leaf = made.leaves[0 if at == 0 else 1]
+            try:
+                found.append(torch.autograd.grad(made.results[at].sum(), leaf)[0])
+            except RuntimeError as error:
+                found.append(str(error))
+    for mine, eager in zip(found[:2], found[2:], strict=True):
+        if isinstance(eager, str):
+            assert mine == eager
+        else:
+            torch.testing.assert_close(mine, eager)
+
+
+@pytest.mark.parametrize("anomaly", [False, True])
+def test_the_error_of_a_changed_input_is_eagers(anomaly):
+    program = lambda x, w: ((x * w).sin(), (w * 2).sum())  # noqa: E731
+    inputs = [torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    compiled, texts = compile_program(program, inputs), []
+    for call in (compiled, program):
+        x, w = (each.detach().clone().requires_grad_() for each in inputs)
+        results = call(x, w)
+        with torch.no_grad():
+            w.mul_(2)
+        with torch.autograd.set_detect_anomaly(anomaly), pytest.raises(RuntimeError) as raised:
+            results[0].sum().backward()
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1]

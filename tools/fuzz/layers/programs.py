@@ -53,6 +53,16 @@ class Cube(torch.autograd.Function):
         return g * 3 * x * x
 
 
+class Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
 def leaves(results):
     return [each for each in tree_leaves(results) if each is not None]
 
@@ -65,6 +75,24 @@ def total(results, power=1):
             weights = torch.linspace(1, 2, each.numel(), dtype=each.dtype).view(each.shape)
             parts.append((each**power * weights).sum())
     return torch.stack(parts).sum()
+
+
+def noted(params):
+    """The gradients that hooks of parameters are called with, listed by parameter."""
+    log = [[] for _ in params]
+    for p, own in zip(params, log):
+        p.register_hook(lambda g, own=own: own.append(g.clone()))
+    return log
+
+
+def halve(p):
+    p.grad.mul_(0.5)
+
+
+def step(p):
+    """An optimizer that steps as soon as a gradient is accumulated."""
+    p.data.sub_(p.grad, alpha=0.01)
+    p.grad = None
 
 
 def tie(layer, other):

@@ -44,31 +44,19 @@ def bucket_limits() -> tuple[int, ...]:
 
 class WholeBackward:
     """The one node of a backward that is not cut. Its inputs are the `count` arguments of the
-    graph; those at `positions` get the gradients, in this order. Those at `detached` require grad
-    without getting any.
+    graph; those at `positions` get the gradients, in this order.
     """
 
     takes_tuple = False
     """Whether the arguments are the node's first input, as a tuple."""
 
-    def __init__(self, positions: list[int], count: int, detached: list[int]) -> None:
+    def __init__(self, positions: list[int], count: int) -> None:
         number = {position: 1 + index for index, position in enumerate(positions)}
         self._spread = getter([number.get(position, 0) for position in range(count)])
-        self._detached = detached
 
     def recording(self, apply: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
         """A function of the graph's arguments that records the node; `apply` does of its inputs."""
-        detached = self._detached
-        if not detached:
-            return apply
-
-        def record(*args: Any) -> tuple[Any, ...]:
-            inputs = list(args)
-            for position in detached:
-                inputs[position] = inputs[position].detach()
-            return apply(*inputs)  # type: ignore[no-any-return]
-
-        return record
+        return apply
 
     def edges(self, ctx: Any) -> Sequence[tuple[Any, int]]:
         """Where the gradients go, in their order."""
@@ -83,6 +71,26 @@ class WholeBackward:
     ) -> tuple[Any, ...]:
         """What the node gives to its inputs; `define` replaces what is undefined by None."""
         return self._spread((None, *define(gradients)))
+
+
+class ConnectedBackward(WholeBackward):
+    """The one node of a backward whose inputs are, besides the arguments as a tuple, only those at
+    `positions`: the others require grad, but no result is connected to them.
+    """
+
+    takes_tuple = True
+
+    def __init__(self, positions: list[int]) -> None:
+        self._connected = getter(positions)
+
+    def recording(self, apply: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+        connected = self._connected
+        return lambda *args: apply(args, *connected(args))
+
+    def handed(
+        self, ctx: Any, gradients: Any, define: Callable[[Sequence[Any]], tuple[Any, ...]]
+    ) -> tuple[Any, ...]:
+        return (None, *define(gradients))
 
 
 class BackwardChain(WholeBackward):

@@ -1,5 +1,5 @@
 """The place of each call of a joint graph's backward: the user's line whose forward it belongs to,
-and the number of the custom Function that makes it.
+and the number of the custom Function that makes it. Besides, where these hand on no gradient.
 
 y = x.sin()          # model.py:3       grad_fn SinBackward, sequence number 7
 ->  cos, mul of the backward: Place("model.py:3", in_backward=True)
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from flambeau_prims.tracer import Tracer
+
+
+@dataclass
+class FunctionNodes:
+    """What the nodes of custom Functions show while they run: the edges, by node and number, on
+    which they hand on None, and the nodes that have saved tensors.
+    """
+
+    undefined: set[tuple[Any, int]] = field(default_factory=set)
+    saving: set[Any] = field(default_factory=set)
 
 
 class ForwardLines:
@@ -46,16 +57,20 @@ class ForwardLines:
 
 
 @contextmanager
-def marked_places(outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer) -> Iterator[None]:
-    """A block in which the tracer knows the place of each call of the backward of `outputs`.
+def marked_places(
+    outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer
+) -> Iterator[FunctionNodes]:
+    """A block in which the tracer knows the place of each call of the backward of `outputs`. Gives
+    what is noted of custom Functions.
 
     The program sees the number that torch gives its next hook: it is the same behind the block.
     """
     number = RemovableHandle.next_id
     handles: list[Any] = []
+    noted = FunctionNodes()
     try:
-        _mark_places(handles, outputs, lines, tracer)
-        yield
+        _mark_places(handles, outputs, lines, tracer, noted)
+        yield noted
     finally:
         for handle in handles:
             handle.remove()
@@ -64,14 +79,24 @@ def marked_places(outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer) -
 
 
 def _mark_places(
-    handles: list[Any], outputs: Iterable[Any], lines: ForwardLines, tracer: Tracer
+    handles: list[Any],
+    outputs: Iterable[Any],
+    lines: ForwardLines,
+    tracer: Tracer,
+    noted: FunctionNodes,
 ) -> None:
-    """Add hooks that tell the tracer the place of each call, and their handles."""
+    """Add hooks that tell the tracer the place of each call, and note what custom Functions do; and
+    the hooks' handles.
+    """
     functions = 0
-    for node in _below(outputs):
+    for node in nodes_below(outputs):
         number = 0
-        if isinstance(node, BackwardCFunction) and len(node._input_metadata) > 1:  # type: ignore[attr-defined]
-            number = functions = functions + 1
+        if isinstance(node, BackwardCFunction):
+            handles.append(node.register_hook(_noting(noted.undefined, node)))  # type: ignore[attr-defined]
+            if node._raw_saved_tensors:  # type: ignore[attr-defined]
+                noted.saving.add(node)
+            if len(node._input_metadata) > 1:  # type: ignore[attr-defined]
+                number = functions = functions + 1
         place = Place(lines.line_of(node), in_backward=True, function=number)
         handles.append(node.register_prehook(_entering(tracer, place)))
         check = phase_check(node)
@@ -97,7 +122,15 @@ def _leaving(tracer: Tracer, place: Place) -> Callable[[Any, Any], None]:
     return leave
 
 
-def _below(outputs: Iterable[Any]) -> list[Any]:
+def _noting(undefined: set[tuple[Any, int]], node: Any) -> Callable[[Any, Any], None]:
+    def note(gradients: Any, tangents: Any) -> None:
+        if any(tangent is not None for tangent in tangents):
+            undefined.update((node, at) for at, grad in enumerate(gradients) if grad is None)
+
+    return note
+
+
+def nodes_below(outputs: Iterable[Any]) -> list[Any]:
     """The nodes of autograd that the backward of `outputs` may reach."""
     pending = list(dict.fromkeys(out.grad_fn for out in outputs))
     seen = set(pending)

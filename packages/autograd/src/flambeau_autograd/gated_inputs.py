@@ -28,38 +28,46 @@ from flambeau_autograd.backward_chain import WholeBackward
 from flambeau_autograd.saved_versions import handed_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     Applied: TypeAlias = "Callable[..., tuple[Any, ...]]"
 
 _task = torch._C._current_graph_task_id
 _will_run = torch._C._will_engine_execute_node
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 @dataclass(frozen=True)
 class PartialInput:
-    """An argument at `position` whose gradient has this `number`; `results` are connected to it."""
+    """An argument at `position` whose gradient has this `number`; `results` are connected to it.
+    `hooked`: the program registers hooks on it when the graph has run.
+    """
 
     number: int
     position: int
     results: frozenset[int]
+    hooked: bool
 
     def waits(self, args: Sequence[Any]) -> bool:
         """Whether hooks may wait behind it: its own, or those of what it was computed from."""
         x = args[self.position]
-        return bool(x._backward_hooks) or not x.is_leaf
+        own = self.hooked or x._backward_hooks or x._post_accumulate_grad_hooks
+        return bool(own) or not x.is_leaf
 
 
 def partial_inputs(
-    positions: Sequence[int], reaching: Sequence[frozenset[int]], tangents: Sequence[int]
+    positions: Sequence[int],
+    connected: Sequence[frozenset[int]],
+    tangents: Sequence[int],
+    hooked: Collection[int],
 ) -> list[PartialInput]:
     """The inputs at some `positions` that not all results with tangents are connected to;
-    `reaching[i]` are those that input i is connected to.
+    `connected[i]` are those that input i is connected to. The program hooks those `hooked`.
     """
     every = frozenset(tangents)
     return [
-        PartialInput(number, position, results)
-        for number, (position, results) in enumerate(zip(positions, reaching, strict=True))
+        PartialInput(number, position, results, position in hooked)
+        for number, (position, results) in enumerate(zip(positions, connected, strict=True))
         if results != every
     ]
 
@@ -67,13 +75,15 @@ def partial_inputs(
 @dataclass
 class _Task:
     """One run of the engine over the nodes of a call: the tangents that have come by result, the
-    node of the compiled backward, the gradients if it has run, and the gates that will run.
+    node of the compiled backward, the gradients if it has run, the gates that will run, and the
+    results whose gradients these have had computed.
     """
 
     node: Any
     tangents: dict[int, Any] = field(default_factory=dict)
     gradients: Sequence[Any] | None = None
     waiting: set[Any] = field(default_factory=set)
+    spent: set[int] = field(default_factory=set)
 
 
 class GatedBackward(WholeBackward):
@@ -186,13 +196,16 @@ class _Gate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: None) -> tuple[Any, ...]:
         task = ctx.tasks[_task()]
-        gradients = task.gradients
+        gradients, node = task.gradients, task.node
         if gradients is None:
             tangents = {at: x for at, x in task.tangents.items() if at in ctx.results}
-            gradients = task.node._forward_cls.computed(task.node, tangents)
+            gradients = node._forward_cls.computed(node, tangents)
+            task.spent |= tangents.keys()
         task.waiting.discard(ctx)
         if not task.waiting:
             del ctx.tasks[_task()]
+            if task.spent and not _keeps_graph() and not _will_run(node):
+                node._forward_cls.release(node, frozenset(task.spent))
         return None, None, None, *[gradients[number] for number in ctx.numbers]
 
 

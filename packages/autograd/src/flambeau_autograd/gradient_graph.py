@@ -92,7 +92,8 @@ class Gradients:
             out.position: at for at, out in enumerate(traced.plan) if isinstance(out, Result)
         }
         self._outputs = _outputs_of_results(traced.plan)
-        self.kept = _kept_inputs(traced, joint, depends, call, saved, example_inputs)
+        apart = bool(gm.meta.get("takes_wrappers_apart"))
+        self.kept = _kept_inputs(traced, joint, depends, call, saved, example_inputs, apart)
         targets = {target for target, _ in joint.writes}
         written = (at for at, value in enumerate(joint.inputs) if value in targets)
         self._written = tuple(self._passed[at] for at in written if at < len(self._passed))
@@ -231,6 +232,7 @@ def _kept_inputs(
     call: Call,
     saved: Container[int],
     example_inputs: Sequence[Any],
+    takes_wrappers_apart: bool,
 ) -> KeptInputs:
     """What a call keeps: the inputs that gradients depend on, and those that are no tensors."""
     inputs = traced.tape.inputs[: len(traced.passed) + len(traced.constants)]
@@ -248,6 +250,8 @@ def _kept_inputs(
     overwritten = {joint.inputs.index(x): x for x in _overwritten(joint, traced.results)}
     large = [value for at, value in overwritten.items() if given[at].numel() > SMALL]
     refused = _refusal(traced, large)
+    if takes_wrappers_apart:
+        refused = refused or "autograd does not know what its tensor subclasses are made of"
     return KeptInputs(
         needed=needed,
         tensors=frozenset(tensors),

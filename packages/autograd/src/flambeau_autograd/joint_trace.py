@@ -24,7 +24,7 @@ import torch
 from torch import fx
 
 from flambeau_autograd.aliases import Alias, AliasMap
-from flambeau_autograd.backward_places import ForwardLines, marked_places
+from flambeau_autograd.backward_places import ForwardLines, FunctionNodes, marked_places
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.fused_attention import fused_attention
 from flambeau_autograd.masked_writes import set_item
@@ -73,8 +73,9 @@ class Trace:
     `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the
     tangents; `tape.outputs` is the results, then a gradient (or None) for each of `differentiable`
     (positions among arguments and constants), which are the inputs `leaves` that results are
-    connected to. `reaching[i]` is the results that gradient i comes from, `sharing[k]` those that
-    share kept tensors with result k (`reachability.py`). `owners[i]` is whose memory result i is
+    connected to: `connected[i]`. `reaching[i]` is those that gradient i comes from, `sharing[k]`
+    those that share kept tensors with result k; `functions`: whether custom Functions are among
+    their nodes (`reachability.py`). `owners[i]` is whose memory result i is
     (see `unalias_outputs`). `copies` lists (argument, result) to be copied under autograd.
     `tangents[k]` is the result that tangent k is of. `split` is the number of forward calls.
     `counts` says how far the forward moves the version counters of `tape.inputs`, `versions` where
@@ -94,12 +95,14 @@ class Trace:
     leaves: list[Value]
     non_differentiable: list[int]
     tangents: list[int]
+    connected: list[frozenset[int]]
     reaching: list[frozenset[int]]
     sharing: dict[int, frozenset[int]]
     grad_mode: bool | None
     counts: dict[Value, int]
     versions: dict[int, int]
     results: int = 0
+    functions: bool = False
 
     @property
     def trains(self) -> bool:
@@ -184,12 +187,13 @@ class _Interior(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: FakeTensor) -> FakeTensor:
+        ctx.set_materialize_grads(False)
         result = make_fake(leaf.spec, leaf.storage_record)
         result.value = leaf.value
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor | None:
         return grad
 
 
@@ -250,12 +254,12 @@ class _JointTracer:
             self._refuse_reads_of_written(results)
             differentiable = self._differentiable()
             leaves = [leaf for _, leaf in differentiable]
-            tangents, gradients, tangent_values = self._backward(results, leaves)
+            tangents, gradients, tangent_values, functions = self._backward(results, leaves)
             outputs = [fake for index in tangents if (fake := results.fakes[index]) is not None]
-            reaching, sharing = reachability(outputs, leaves)
+            reached = reachability(outputs, leaves, functions)
             # The others are no inputs of the node: their hooks would be called without gradient.
-            differentiable = list(compress(differentiable, reaching))
-            gradients = list(compress(gradients, reaching))
+            differentiable = list(compress(differentiable, reached.connected))
+            gradients = list(compress(gradients, reached.connected))
         aliases.extend_inputs(tracer.constants)
         aliases.extend_inputs(tangent_values)
         aliases.extend(tracer.nodes[split:])
@@ -268,9 +272,12 @@ class _JointTracer:
             name="joint" if tangents else "inference",
         )
         lifted = {fake.value for _, fake in self._attributes.values()}
-        shared = {
-            numbers: frozenset([tangents[number] for number in numbers]) for numbers in set(sharing)
+        sets = {*reached.connected, *reached.reaching, *reached.sharing}
+        results_of = {
+            numbers: frozenset([tangents[number] for number in numbers]) for numbers in sets
         }
+        connected = [each for each in reached.connected if each]
+        reaching = compress(reached.reaching, reached.connected)
         return Trace(
             tape=tape,
             aliases=aliases,
@@ -289,12 +296,13 @@ class _JointTracer:
                 if isinstance(results.values[index], Value) and index not in tangents
             ],
             tangents=tangents,
-            reaching=[
-                frozenset(tangents[number] for number in numbers) for numbers in reaching if numbers
-            ],
+            connected=[results_of[numbers] for numbers in connected],
+            reaching=[results_of[numbers] for numbers in reaching],
             sharing={
-                index: shared[numbers] for index, numbers in zip(tangents, sharing, strict=True)
+                index: results_of[numbers]
+                for index, numbers in zip(tangents, reached.sharing, strict=True)
             },
+            functions=reached.functions,
             grad_mode=None if grad_after == self._grad else grad_after,
             counts=counts,
             versions=results.versions,
@@ -673,8 +681,10 @@ class _JointTracer:
 
     def _backward(
         self, results: _Results, leaves: list[FakeTensor]
-    ) -> tuple[list[int], list[Any], list[Value]]:
-        """Differentiate the results: those with a tangent, the gradients, the tangents' Values."""
+    ) -> tuple[list[int], list[Any], list[Value], FunctionNodes]:
+        """Differentiate the results: those with a tangent, the gradients, the tangents' Values, and
+        what is noted of custom Functions.
+        """
         tracer = self._tracer
         for fake in results.fakes:
             if fake is not None and fake.requires_grad and fake.is_leaf and not fake._is_view():
@@ -685,7 +695,7 @@ class _JointTracer:
             if fake is not None and fake.grad_fn is not None
         ]
         if not positions:
-            return [], [], []
+            return [], [], [], FunctionNodes()
         if not leaves:
             raise LeafInside("an output requires grad though no input does")
         outputs = [results.fakes[index] for index in positions]
@@ -694,10 +704,11 @@ class _JointTracer:
             for k, out in enumerate(outputs)
         ]
         tracer.where = Place("", in_backward=True)
-        with marked_places(outputs, self._lines, tracer):
+        with marked_places(outputs, self._lines, tracer) as functions:
             gradients = self._run_engine(outputs, tangents, leaves)
         values = [None if grad is None else grad.value for grad in gradients]  # type: ignore[attr-defined]
-        return positions, values, [tangent.value for tangent in tangents]  # type: ignore[misc]
+        given: list[Any] = [tangent.value for tangent in tangents]
+        return positions, values, given, functions
 
 
 def _differentiated(out: Output, results: _Results) -> FakeTensor | None:

@@ -206,6 +206,7 @@ def _compile(
     watched = watched_tensors(part, derived.reads, traced.results, traced.tangents, call.inference)
     training = _training_of(part, joint, traced, gradients, watched, example_inputs)
     training.name = gm.meta.get("name", "")
+    training.hooked = _hooked(gm, traced.passed)
     gm.meta.update(call=call, training=training, backwards=backwards)
     discard((*traced.tape.nodes, *joint.nodes), part.forward, part.backward)
     lazily = options.compile_backward_lazily or backwards.several
@@ -281,7 +282,8 @@ def extend_derived(short: Derived, layers: RepeatedLayers, gm: fx.GraphModule) -
     passed = sorted(inputs)
     place = {whole: at for at, whole in enumerate(passed)}
     values = [inputs[whole] for whole in passed]
-    reaching = layers.spread(dict(zip(traced.differentiable, traced.reaching, strict=True)))
+    reached = zip(traced.connected, traced.reaching, strict=True)
+    reaching = layers.spread(dict(zip(traced.differentiable, reached, strict=True)))
     differentiable = sorted(reaching)
     reads = {
         traced.passed[each.position]: replace(each, position=0)
@@ -313,7 +315,8 @@ def extend_derived(short: Derived, layers: RepeatedLayers, gm: fx.GraphModule) -
         passed=passed,
         differentiable=list(differentiable),
         leaves=[inputs[at] for at in differentiable],
-        reaching=[reaching[at] for at in differentiable],
+        connected=[reaching[at][0] for at in differentiable],
+        reaching=[reaching[at][1] for at in differentiable],
         counts={},
         literals=set(),
     )
@@ -356,6 +359,11 @@ def _training_of(
     place = {value: at for at, value in enumerate(arguments) if isinstance(value, Value)}
     differentiable = {place[value]: None for value in traced.leaves}
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
+    detached = [
+        at
+        for at, x in enumerate(given)
+        if isinstance(x, torch.Tensor) and x.requires_grad and at not in differentiable
+    ]
     return Training(
         saved=[(kind, at if isinstance(at, int) else str(at)) for kind, at in part.saved],
         tangent_specs=tangents,
@@ -369,14 +377,14 @@ def _training_of(
         ],
         arguments=len(arguments),
         differentiable=list(differentiable),
-        detached=[
-            at
-            for at, x in enumerate(given)
-            if isinstance(x, torch.Tensor) and x.requires_grad and at not in differentiable
-        ],
+        detached=detached,
+        # The backward of a custom Function may read them, recorded under create_graph.
+        forgotten=[] if traced.functions else detached,
+        hooked=[],
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,
         results=traced.results,
+        connected=traced.connected,
         reaching=traced.reaching,
         sharing=traced.sharing,
         dependences=result,
@@ -396,6 +404,12 @@ def _parameters(traced: Trace, given: Sequence[Any]) -> frozenset[int]:
         for number, at in enumerate(traced.differentiable)
         if isinstance(given[at], torch.nn.Parameter)
     )
+
+
+def _hooked(gm: fx.GraphModule, passed: Sequence[int]) -> list[int]:
+    """The positions among the graph's inputs of those that the program registers hooks on."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return [at for at, number in enumerate(passed) if placeholders[number].meta.get("hooked")]
 
 
 def _frozen(gm: fx.GraphModule, example_inputs: Sequence[Any], passed: Sequence[int]) -> list[int]:

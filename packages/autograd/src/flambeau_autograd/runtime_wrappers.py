@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from flambeau_autograd.backward_chain import BackwardChain, WholeBackward, bucket_limits
+from flambeau_autograd.backward_chain import (
+    BackwardChain,
+    ConnectedBackward,
+    WholeBackward,
+    bucket_limits,
+)
 from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.gated_inputs import GatedBackward, partial_inputs
 from flambeau_autograd.graph_call import NO_SIZES, Call, getter, guarded, sizes_reader
@@ -84,10 +89,13 @@ class Training:
     arguments are symbols. `extras` counts the saved outputs of the forward behind its results,
     `views` are results that are views of memory which the graph does not return otherwise.
     `differentiable`: which of the graph's `arguments` (so many) get gradients, in the order of the
-    backward's outputs; `detached`: which require grad though no result is connected to them.
+    backward's outputs; `detached`: which require grad though no result is connected to them, and
+    `forgotten`: those of them where no second derivative can be connected to them either; `hooked`:
+    which the program registers hooks on when the graph has run.
     `non_differentiable`: results without. `tangents[k]` is the result that tangent k is of, and
-    `results` counts the results that are not saved extras. `reaching[i]`: the results that gradient
-    i comes from; where none of them has a tangent, it is undefined. `sharing[k]`: the results that
+    `results` counts the results that are not saved extras. `connected[i]`: the results that the
+    input of gradient i is connected to; `reaching[i]`: those of them that gradient i comes from;
+    where none of these has a tangent, it is undefined. `sharing[k]`: the results that
     share kept tensors with result k; a backward of the others leaves its own possible.
     `dependences`: what gradients are computed from, for `double_backward`. `handles`: (position
     among the differentiable ones, among the graph's arguments) of those inputs that they depend on
@@ -105,9 +113,12 @@ class Training:
     arguments: int
     differentiable: list[int]
     detached: list[int]
+    forgotten: list[int]
+    hooked: list[int]
     non_differentiable: list[int]
     tangents: list[int]
     results: int
+    connected: list[frozenset[int]]
     reaching: list[frozenset[int]]
     sharing: dict[int, frozenset[int]]
     dependences: list[Dependence]
@@ -126,9 +137,12 @@ def wrap_training(
     """The callable for a graph with a backward; unless `lazily`, the backward is compiled now."""
     run = guarded(forward, call)
     positions = training.differentiable
-    whole = WholeBackward(positions, training.arguments, training.detached)
+    whole: WholeBackward = WholeBackward(positions, training.arguments)
+    if training.detached:
+        whole = ConnectedBackward(positions)
     apply = _recorded(run, backwards, whole, call, training)
-    if some := partial_inputs(positions, training.reaching, training.tangents):
+    connected, tangents, hooked = training.connected, training.tangents, training.hooked
+    if some := partial_inputs(positions, connected, tangents, hooked):
         apply = _recorded_with_gates(apply, some, run, backwards, call, training)
     chains: dict[tuple[int, ...], Applied] = {}
 
@@ -209,17 +223,20 @@ def _make_function(
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
     sizes, results, views = saved.sizes, training.results, training.views
     watched, handles, kept_inputs = training.watched, training.handles, training.kept
-    exact, takes_tuple = not training.extras, nodes.takes_tuple
+    exact, takes_tuple, forgotten = not training.extras, nodes.takes_tuple, training.forgotten
     marked = training.non_differentiable
     non_differentiable = getter(marked) if marked else None
     gradients_of = _gradients_function(backwards, nodes, saved, training)
+    spend = _spending(training)
 
     class CompiledFunction(torch.autograd.Function):
         """The compiled graph pair in autograd's eyes."""
 
         @staticmethod
         def forward(ctx: Any, *node_inputs: Any) -> tuple[Any, ...]:
-            args = node_inputs[0] if takes_tuple else node_inputs
+            given = args = node_inputs[0] if takes_tuple else node_inputs
+            if forgotten:
+                args = _without_histories(given, forgotten)
             ctx.given = kept_inputs.keep(args)
             returned = run(*args)
             if views:
@@ -232,7 +249,7 @@ def _make_function(
             if ctx.owned:
                 ctx.save_for_backward(*(inputs(args) + outputs(returned)))
                 ctx.rest = intermediates(returned)
-                ctx.versions = recorded(watched, args, returned) if watched else ()
+                ctx.versions = recorded(watched, given, returned) if watched else ()
             else:
                 _save_for_hooks(ctx, saved, kept_inputs, args, returned)
             if sizes is not None:
@@ -254,7 +271,30 @@ def _make_function(
             gradients, define = gradients_of(ctx, given, True)
             return define(gradients)
 
+        @staticmethod
+        def release(ctx: Any, results: frozenset[int]) -> None:
+            """Forget what only the gradients of these results need, which nobody asks for again."""
+            spend(ctx, ctx.saved_tensors if ctx.kept is None else ctx.kept.tensors, results)
+
     return CompiledFunction
+
+
+def _spending(training: Training) -> Callable[[Any, tuple[Any, ...], frozenset[int]], None]:
+    """A function that has a call's context forget, after a backward of some results, what none of
+    the others can be differentiated with. Its second argument are the context's saved tensors.
+    """
+    results, sharing, watched = training.tangents, training.sharing, training.watched
+    apart_at_all = any(len(sharing[index]) < len(results) for index in results)
+
+    def spend(ctx: Any, tensors: tuple[Any, ...], spent: frozenset[int]) -> None:
+        later = apart_at_all and any(spent.isdisjoint(sharing[index]) for index in results)
+        ctx.kept = _Kept.after(ctx.kept, tensors, spent) if later else None
+        if not later:
+            ctx.rest = ctx.given = ctx.handles = None
+            if watched:
+                ctx.versions = ()
+
+    return spend
 
 
 def _gradients_function(
@@ -267,7 +307,7 @@ def _gradients_function(
     sizes, fixers, reaching = saved.sizes, saved.fixers, training.reaching
     with_tangents, sharing, watched = training.tangents, training.sharing, training.watched
     all_results, nothing = frozenset(with_tangents), frozenset[int]()
-    apart_at_all = any(len(result) < len(all_results) for result in sharing.values())
+    spend = _spending(training)
     depends, handles, kept_inputs = training.dependences, training.handles, training.kept
 
     def gradients_of(
@@ -285,14 +325,7 @@ def _gradients_function(
         checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
         given, inputs_kept = ctx.given, ctx.handles if handles and ctx.given is None else {}
         if not keeps:
-            later = apart_at_all and any(
-                spent.isdisjoint(sharing[index]) for index in with_tangents
-            )
-            ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
-            if not later:
-                ctx.rest = ctx.given = ctx.handles = None
-                if watched:
-                    ctx.versions = ()
+            spend(ctx, checked, spent)
         if not ctx.owned:
             checked = restored(checked, ctx.forms)
             given, checked = kept_inputs.unpacked(given, checked), checked[: ctx.own]
@@ -463,6 +496,17 @@ class _Saved:
                 if kind == "input" and index not in call.inference
             },
         )
+
+
+def _without_histories(args: Sequence[Any], positions: list[int]) -> list[Any]:
+    """The arguments, those at `positions` detached from what they were computed from: a call keeps
+    that alive only where a result is connected to it.
+    """
+    inputs = list(args)
+    for position in positions:
+        if not inputs[position].is_leaf:
+            inputs[position] = inputs[position].detach()
+    return inputs
 
 
 def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:

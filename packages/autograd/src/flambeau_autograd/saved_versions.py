@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-    import torch
 
     Recorded: TypeAlias = "tuple[Callable[[], torch.Tensor | None], int, frozenset[int]]"
     """A watched tensor, its version when the call returns, and the results that need it."""
@@ -29,7 +29,11 @@ _MODIFIED = (
 )
 _HINT = (
     "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
-    "with torch.autograd.set_detect_anomaly(True)."
+    "with torch.autograd.set_detect_anomaly(True, check_nan=False)."
+)
+_HINT_OF_ANOMALY = (
+    "Hint: the backtrace further above shows the operation that failed to compute its gradient. "
+    "The variable in question was changed in there or anywhere later. Good luck!"
 )
 
 
@@ -93,7 +97,8 @@ def check_versions(records: Iterable[Recorded], spent: frozenset[int]) -> None:
 
 def modified(tensor: torch.Tensor, expected: int) -> RuntimeError:
     """Eager's error for a saved tensor that is no longer at the expected version."""
+    hint = _HINT_OF_ANOMALY if torch.is_anomaly_enabled() else _HINT
     return RuntimeError(
         f"{_MODIFIED}: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
-        f"expected version {expected} instead. {_HINT}"
+        f"expected version {expected} instead. {hint}"
     )

@@ -106,12 +106,14 @@ class ViewOf:
 @dataclass(frozen=True)
 class Made:
     """A wrapper of the plain graph's results from `position` on. `tangent` is the spec of what
-    arrives for it in a backward; None if autograd does not know it.
+    arrives for it in a backward; None if autograd does not know it. `connected`: the caller's
+    arguments that it is connected to.
     """
 
     spec: SubclassSpec
     position: int
     tangent: SubclassSpec | None
+    connected: tuple[int, ...]
 
 
 Planned: TypeAlias = "Same | Given | ViewOf | Made"
@@ -262,7 +264,38 @@ class _TakenApart(torch.autograd.Function):
         spec = ctx.argument.found
         if spec is None:  # no gradient has come to it in the trace
             return None, None, None
-        return None, None, gradient_of_leaves(spec, ctx.leaves, gradients, ctx.number)
+        wanted = any(gradient is not None and gradient.requires_grad for gradient in gradients)
+        if not wanted or not torch.is_grad_enabled():
+            return None, None, gradient_of_leaves(spec, ctx.leaves, gradients, ctx.number)
+        return None, None, _Gradient.apply(spec, ctx.leaves, ctx.number, *gradients)
+
+
+class _Gradient(torch.autograd.Function):
+    """`gradient_of_leaves`, connected to the gradients of the leaves."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        spec: AnySpec,
+        leaves: Sequence[torch.Tensor],
+        number: Callable[[Expr], int],
+        *gradients: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        ctx.set_materialize_grads(False)
+        ctx.expected = _with_numbers(spec, number) if isinstance(spec, SubclassSpec) else None
+        parts = [None if each is None else each.detach() for each in gradients]
+        return gradient_of_leaves(spec, leaves, parts, number)
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor | None) -> Any:
+        count = len(ctx.needs_input_grad) - 3
+        if tangent is None or ctx.expected is None:
+            return (None, None, None, tangent, *(None,) * (count - 1))
+        converted = _as_expected(tangent, ctx.expected)
+        if converted is None:
+            raise RuntimeError(f"a gradient like {ctx.expected!r} has one of another class")
+        parts = [each for each in _leaves_like(converted, ctx.expected) if each is not None]
+        return (None, None, None, *parts)
 
 
 def _carrier(spec: Spec, number: Callable[[Expr], int]) -> torch.Tensor:
@@ -276,12 +309,10 @@ def _carrier(spec: Spec, number: Callable[[Expr], int]) -> torch.Tensor:
 
 def run_plain(compiled: Compiled, border: Border, program: Program) -> Compiled:
     """The callable on wrappers, of a callable on plain tensors."""
-    wanted = [argument.position for argument in border.arguments if argument.requires_grad]
-    differentiable = [isinstance(each, Made) and each.tangent is not None for each in border.plan]
-    again = bool(wanted) and any(differentiable)
+    again = any(isinstance(each, Made) and each.tangent is not None for each in border.plan)
 
     def call(*args: Any) -> tuple[Any, ...]:
-        rerun = Rerun(program, args, wanted) if again and torch.is_grad_enabled() else None
+        rerun = Rerun(program, args) if again and torch.is_grad_enabled() else None
         flat, sizes = take_apart(border, args)
         results = compiled(*flat)
         for position, count in border.versions:
@@ -319,7 +350,8 @@ def _result(
         spec = planned.spec
         leaves = results[planned.position : planned.position + len(spec.leaves)]
         if planned.tangent is not None and rerun is not None:
-            known = _PutTogether.apply(planned, number, (at, rerun), *leaves, *rerun.inputs)
+            inputs = [args[position] for position in planned.connected]
+            known = _PutTogether.apply(planned, number, (at, rerun), *leaves, *inputs)
         else:
             known = rebuilt(spec, iter(leaves), number)
         made[id(planned)] = known
@@ -353,8 +385,8 @@ def concrete(size: Size, number: Callable[[Expr], int]) -> int:
 
 
 class _PutTogether(torch.autograd.Function):
-    """Leaves to the wrapper that consists of them. The arguments of the call follow the leaves:
-    where a tangent is not as expected, they get gradients from here.
+    """Leaves to the wrapper that consists of them. The arguments that it is connected to follow the
+    leaves: where a tangent is not as expected, they get gradients from here.
     """
 
     @staticmethod
@@ -368,6 +400,7 @@ class _PutTogether(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         assert planned.tangent is not None
         ctx.expected, ctx.source = _with_numbers(planned.tangent, number), source
+        ctx.connected = planned.connected
         leaves = tensors[: len(planned.spec.leaves)]
         parts = [leaf.detach() if leaf.requires_grad else leaf for leaf in leaves]
         made = rebuilt(planned.spec, iter(parts), number)
@@ -377,13 +410,16 @@ class _PutTogether(torch.autograd.Function):
     def backward(ctx: Any, tangent: torch.Tensor | None) -> Any:
         expected, (output, rerun) = ctx.expected, ctx.source
         leaves: list[Any] = [None for _ in expected.leaves]
-        inputs: Sequence[Any] = [None for _ in rerun.inputs]
+        inputs: Sequence[Any] = [None for _ in ctx.connected]
         if tangent is not None:
-            converted = _as_expected(tangent, expected)
+            # What a compiled backward gives has no second derivative: autograd knows the wrapper,
+            # not what it is made of.
+            again = torch.is_grad_enabled() and not rerun.refusal()
+            converted = None if again else _as_expected(tangent, expected)
             if converted is not None:
                 leaves = list(_leaves_like(converted, expected))
             else:
-                inputs = rerun.gradients(output, tangent, expected)
+                inputs = rerun.gradients(output, ctx.connected, tangent, expected)
         return (None, None, None, *leaves, *inputs)
 
 

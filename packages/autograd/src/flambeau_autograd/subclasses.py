@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from flambeau_autograd.backward_places import nodes_below
 from flambeau_autograd.reasons import (
     LeafInside,
     SubclassGradient,
@@ -144,6 +145,7 @@ def _plain_graph(gm: fx.GraphModule, border: Border, note: _NoteMasks) -> fx.Gra
         for name, spec in zip(names, [*argument.leaves, *argument.carriers], strict=True):
             given.append(graph.placeholder(name))
             given[-1].meta.update(spec=spec, source=node.meta.get("source", node.name))
+            given[-1].meta["hooked"] = node.meta.get("hooked", False)
         entering.append((node, _Enter(argument), given))
     for node, enter, given in entering:
         made[node] = graph.call_function(enter, tuple(given))
@@ -275,7 +277,8 @@ class _Leave:
                     raise SubclassGraph("a result waits for a reduction that needs a mask")
                 numbers[id(out)] = len(plan)
                 leaves = self._leaves(out)
-                plan.append(Made(spec_of_wrapper(out), len(flat), _tangent_of(out)))
+                connected = self._connected(out)
+                plan.append(Made(spec_of_wrapper(out), len(flat), _tangent_of(out), connected))
                 flat += leaves
         if any(enter.is_recorded for enter in self.entered):
             raise TrainingOnlyMutation("the program writes to an input that requires grad")
@@ -286,6 +289,13 @@ class _Leave:
             if not enter.argument.is_plain and enter.made._version
         ]
         return flat
+
+    def _connected(self, out: torch.Tensor) -> tuple[int, ...]:
+        """The arguments that autograd goes back to from a result."""
+        if out.grad_fn is None:
+            return ()
+        nodes = set(nodes_below([out]))
+        return tuple(each.argument.position for each in self.entered if each.history in nodes)
 
     def _leaves(self, out: torch.Tensor) -> list[torch.Tensor]:
         leaves = list(leaves_of(out))

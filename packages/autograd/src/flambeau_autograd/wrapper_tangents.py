@@ -1,5 +1,6 @@
-"""Gradients of a graph of wrapper subclasses for a tangent that is not built as its trace assumed:
-the program runs again, by eager operators, and the engine differentiates that.
+"""Gradients of a graph of wrapper subclasses for a tangent that is not built as its trace assumed,
+or that are differentiated themselves: the program runs again, by eager operators, and the engine
+differentiates that.
 
     y = c(x)                     a TwoTensor
     y.backward(torch.ones(4))    a plain tensor: what the class makes of it, only the class knows
@@ -67,29 +68,30 @@ class Program:
 class Rerun:
     """A call of a program that can be made again."""
 
-    def __init__(self, program: Program, args: Sequence[Any], wanted: Sequence[int]) -> None:
-        self._program, self._args, self._wanted = program, args, wanted
+    def __init__(self, program: Program, args: Sequence[Any]) -> None:
+        self._program, self._args = program, args
         self._versions = _versions(args)
 
-    @property
-    def inputs(self) -> list[torch.Tensor]:
-        """The arguments that get gradients."""
-        return [self._args[at] for at in self._wanted]
+    def refusal(self) -> str:
+        """Why the call cannot be made again, or nothing."""
+        if self._versions != _versions(self._args):
+            return "an argument has been written to since"
+        return self._program.refusal()
 
     def gradients(
-        self, output: int, tangent: torch.Tensor, expected: SubclassSpec
+        self, output: int, wanted: Sequence[int], tangent: torch.Tensor, expected: SubclassSpec
     ) -> Sequence[torch.Tensor | None]:
-        """The gradients of `inputs`; RuntimeError where the call cannot be made again."""
-        refusal = self._program.refusal()
-        if self._versions != _versions(self._args):
-            refusal = "an argument has been written to since"
+        """The gradients of the arguments `wanted` for a tangent of one output; RuntimeError where
+        the call cannot be made again.
+        """
+        refusal = self.refusal()
         if refusal:
             raise RuntimeError(
                 f"the compiled backward takes a gradient like {expected!r}, and was given a "
                 f"{type(tangent).__name__}, for which it would have to run the program again: "
                 f"{refusal}. Convert it before the backward, or run the function eagerly"
             )
-        return self._program.gradients(self._args, output, self._wanted, tangent)
+        return self._program.gradients(self._args, output, wanted, tangent)
 
 
 def _versions(args: Sequence[Any]) -> list[int]:

@@ -103,13 +103,15 @@ class Input:
     A Spec with Exprs as sizes is dynamic in those dimensions: sizes that are a plain symbol are
     *defined* by the input, others are checked. An Expr as spec is a symbolic int, a FloatExpr a
     symbolic float. Each Input implies a TENSOR (or INT, FLOAT) guard; do not add one. Several
-    sources that hold one tensor make one Input and an ALIAS guard each.
+    sources that hold one tensor make one Input and an ALIAS guard each. `hooked`: the frame
+    registers hooks on the tensor, when the graph has run.
     """
 
     source: Source
     example: Any
     spec: Spec | SubclassSpec | Expr | FloatExpr | Opaque
     value: GraphValue
+    hooked: bool = False
 
 
 # ---------------------------------------------------------------- 3. guards

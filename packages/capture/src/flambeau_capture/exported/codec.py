@@ -311,7 +311,7 @@ _FIELDS: dict[Any, tuple[Callable[[TreeWriter, Any], Any], Callable[[TreeReader,
 """How a field of a tree is written and read, by its annotation."""
 
 
-_META = ("where", "source", "requires_grad", "pure")
+_META = ("where", "source", "requires_grad", "hooked", "pure")
 
 
 # ---------------------------------------------------------------- graphs, written

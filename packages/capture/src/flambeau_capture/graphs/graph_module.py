@@ -322,6 +322,8 @@ class _CaptureBuilder(_Builder):
         requires_grad = getattr(item.example, "requires_grad", False)
         node = self.new_placeholder(item.value.name, item.spec, requires_grad=requires_grad)
         node.meta["source"] = item.source.text()
+        if item.hooked:
+            node.meta["hooked"] = True
         self.nodes[item.value] = node
         return node
 

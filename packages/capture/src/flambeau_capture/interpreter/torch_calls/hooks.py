@@ -125,8 +125,11 @@ def note(machine: Recorder, register: Any, arguments: tuple[Any, ...]) -> HookHa
             raise GraphBreak("tensor-subclass", "a hook is registered on a tensor of a subclass")
         if is_wrapper_subclass(type(tensor)) and not tensor.is_leaf:
             raise GraphBreak("tensor-subclass", "a hook is registered on a wrapper subclass")
-        if tape.input_of(tensor) is None:
+        given = tape.input_of(tensor)
+        if given is None:
             tape.call_untraced(hook_point, (tensor,))
+        else:
+            given[1].hooked = True
         if not tensor.is_leaf:
             tape.hooked.append(tensor.storage_record)  # type: ignore[union-attr]
     handle = HookHandle(register, arguments)
