@@ -147,7 +147,7 @@ declare_each(
         "": "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log "
         "log2 log10 log1p sqrt rsqrt"
         " reciprocal sigmoid sinc",
-        "c": "erf erfc erfinv lgamma digamma logit deg2rad rad2deg i0 special_i0e "
+        "c": "erf erfc erfinv lgamma digamma logit i0 special_i0e "
         "special_i1 special_i1e"
         " special_entr",
         "cH": "special_erfcx special_log_ndtr special_ndtri",
@@ -156,7 +156,7 @@ declare_each(
 declare_each(
     _same_dtype,
     {
-        "": "sgn nan_to_num _conj_physical",
+        "": "sgn _conj_physical",
         "b": "neg",
         "fhc": "bitwise_not",
         "c": "sign",
@@ -168,6 +168,24 @@ declare_each(
 )
 declare_each(_predicate, {"": "isnan isinf", "c": "isposinf isneginf signbit"}, in_place=False)
 declare_each(_predicate, {"": "logical_not"})
+
+
+def scaled_angle(self: Spec) -> Spec:
+    """Floating."""
+    refuse("deg2rad", self.dtype, self.device, "c")
+    return self.fresh(stride=preserved_stride(self), dtype=float_result(self.dtype))
+
+
+declare("deg2rad", scaled_angle)
+declare("rad2deg", scaled_angle)
+
+
+def nan_to_num(self: Spec) -> Spec:
+    """Like self."""
+    return self.fresh(stride=preserved_stride(self))
+
+
+declare("nan_to_num", nan_to_num)
 
 
 def mvlgamma(self: Spec) -> Spec:
@@ -248,7 +266,7 @@ def hardtanh(self: Spec, min_val: Number = -1, max_val: Number = 1) -> Spec:
         held = torch.iinfo(self.dtype)
         if not all(held.min <= limit <= held.max for limit in limits):
             raise RuntimeError(f"value cannot be converted to type {kind} without overflow")
-    return elementwise([self], self.dtype)
+    return self.fresh(stride=preserved_stride(self))
 
 
 _INTEGER_KINDS = {
@@ -397,7 +415,12 @@ def pow_(self: Spec, exponent: Operand) -> Spec:
     """Integers to a negative integer power are an error."""
     _check_exponent(self, exponent)
     trivial = isinstance(exponent, int) and exponent in (0, 1)
-    return _arithmetic("pow", "" if trivial else "b")(self, exponent)
+    dtype = result_type((self, exponent))
+    # A number is no operand of the loop.
+    operands = [operand for operand in (self, exponent) if isinstance(operand, Spec)]
+    result = elementwise(operands, dtype, dtype)
+    refuse("pow", dtype, result.device, "" if trivial else "b")
+    return result
 
 
 @rule(aten.pow_.Tensor, aten.pow_.Scalar)
