@@ -25,6 +25,11 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu6": lambda x: F.relu6(x),
     "clamp": lambda x: x.clamp(0, 1),
     "nan_to_num": lambda x: x.nan_to_num(),
+    "isinf": lambda x: x.isinf(),
+    "isinf_of_integers": lambda x: x.int().isinf(),
+    "isnan": lambda x: x.isnan(),
+    "isfinite": lambda x: x.isfinite(),
+    "signbit": lambda x: x.signbit(),
     "deg2rad": lambda x: x.deg2rad(),
     "rad2deg": lambda x: x.rad2deg(),
     "cross_entropy": lambda x: F.binary_cross_entropy(x, x, reduction="none"),
@@ -35,7 +40,9 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("shape", [(1, 5), (1, 4, 1), (3, 1, 4, 1)])
 def test_strides(name: str, shape: tuple[int, ...]) -> None:
     program = PROGRAMS[name]
-    for x in (torch.rand(shape), torch.rand(shape).transpose(0, -1), torch.rand(shape)[..., ::2]):
+    inputs = [torch.rand(shape), torch.rand(shape)[..., ::2], torch.rand(shape).transpose(0, -1)]
+    inputs += [x.expand(2, *x.shape)[1:] for x in inputs]
+    for x in inputs:
         got, expected = flambeau.compile(program)(x), program(x)
         assert got.stride() == expected.stride()
         torch.testing.assert_close(got, expected)
