@@ -34,6 +34,7 @@ enum Opcode {
     OP_TAKE_GIL,
     OP_RESERVE,     /* function slot increment seed offset number: a function of the increment returns the two words */
     OP_RETURN,
+    OP_REFUSED,     /* as OP_DISPATCH: one that failed where the OP_CALL behind it did not, so only that is made from then on */
 };
 
 enum { OUT_NONE = -1, OUT_SLOT = 0, OUT_INT = 1 };
@@ -204,7 +205,7 @@ static int reserve(Call *call, const int64_t *pc)
 /* `profiled` is a constant in each caller, so plain calls have no code for ranges. */
 static inline __attribute__((always_inline)) int run_steps(Call *call, const bool profiled)
 {
-    const int64_t *pc = call->ex->code;
+    const int64_t *pc = call->ex->code, *refused = NULL;
     Slot *slots = call->slots;
     for (;;) {
         if (profiled) {
@@ -262,12 +263,23 @@ static inline __attribute__((always_inline)) int run_steps(Call *call, const boo
             case OP_MATMUL:
             case OP_DISPATCH: {
                 const bool done = pc[-1] == OP_MATMUL ? matmul(call, pc + 2) : dispatch_call(call, pc + 2);
-                if (!done) take_gil(call);
+                if (!done) {
+                    take_gil(call);
+                    refused = pc[-1] == OP_DISPATCH ? pc - 1 : NULL;
+                }
                 pc += done ? pc[0] + pc[1] : pc[0];
                 break;
             }
+            case OP_REFUSED:
+                take_gil(call);
+                pc += pc[0];
+                break;
             case OP_CALL:
                 if (operator_call(call, pc)) return -1;
+                if (refused != NULL) { /* an exception in C++ takes milliseconds */
+                    __atomic_store_n(&call->ex->code[refused - call->ex->code], OP_REFUSED, __ATOMIC_RELAXED);
+                    refused = NULL;
+                }
                 pc += 5 + pc[4];
                 break;
             case OP_FREE:

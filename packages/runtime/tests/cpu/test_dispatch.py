@@ -299,3 +299,26 @@ def test_threads_share_a_program(c_options):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_call_that_the_dispatcher_refuses_is_not_tried_again(c_options):
+    """Kernels that take ints where the schema has SymInts: each failure costs milliseconds."""
+    call = program("r0", op="aten.replication_pad1d.default", args=(X, [1, 2]))
+    run = load(call, dataclasses.replace(c_options, debug=False))
+    given = inputs()
+    (first,) = run(*given)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        (second,) = run(*given)
+    want = torch.nn.functional.pad(given[0], (1, 2), mode="replicate")
+    assert torch.equal(first, want) and torch.equal(second, want)
+    assert [e.name for e in profile.events()].count("aten::replication_pad1d") == 1
+
+
+def test_a_call_that_raises_is_tried_again(c_options, python_calls):
+    call = program("r0", op="aten.embedding.default", args=(Y, INDEX))
+    run = load(call, dataclasses.replace(c_options, debug=False))
+    x, y, index, number = inputs()
+    with pytest.raises(IndexError):
+        run(x, y, index + 9, number)
+    (got,) = run(x, y, index, number)
+    assert torch.equal(got, y[index]) and python_calls == ["aten.embedding.default"]

@@ -231,7 +231,8 @@ def _column_axis(kernel: LoopKernel) -> Axis | None:
     inner = inner_names(kernel.body, kernel.inner)
     reads = tuple(s for s in kernel.body if isinstance(s, (Load, Store)) and varies(s, inner))
     # By elements: a vector that is read along all columns stays in the cache.
-    sizes = {s: _accessed(s.index, kernel) for s in reads}
+    moving = {a: dependents(kernel.body, {a.symbol.name}) for a in (*kernel.outer, *kernel.inner)}
+    sizes = {s: _accessed(s.index, moving, kernel) for s in reads}
 
     def contiguous(axis: Axis) -> int:
         return sum(sizes[s] for s in reads if stride_along(s.index, axis) is sympy.S.One)
@@ -251,10 +252,12 @@ def _column_axis(kernel: LoopKernel) -> Axis | None:
     return best
 
 
-def _accessed(index: sympy.Expr, kernel: LoopKernel) -> int:
-    """How many elements an access goes to, at most."""
+def _accessed(index: sympy.Expr, moving: dict[Axis, set[str]], kernel: LoopKernel) -> int:
+    """How many elements an access goes to, at most; `moving`: the names that vary with an axis, of
+    which an index has the axis or values that choose a row.
+    """
     names = free_names(index)
-    axes = [a for a in (*kernel.outer, *kernel.inner) if a.symbol.name in names]
+    axes = [axis for axis, varying in moving.items() if not varying.isdisjoint(names)]
     return math.prod(hinted_size(axis, kernel) for axis in axes)
 
 
