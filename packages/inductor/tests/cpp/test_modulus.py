@@ -38,7 +38,9 @@ def operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     near = divisors * factors
     left = [edges.repeat_interleave(len(edges)), words[0], torch.randn(5001, dtype=dtype) * 1000]
     right = [edges.repeat(len(edges)), words[1], torch.randn(5001, dtype=dtype)]
-    return torch.cat([*left, near, near.nextafter(edges[4])]), torch.cat([*right, divisors, divisors])
+    return torch.cat([*left, near, near.nextafter(edges[4])]), torch.cat(
+        [*right, divisors, divisors]
+    )
 
 
 @pytest.mark.parametrize("dtype", BITS)

@@ -5,7 +5,8 @@
 
 Such a call makes no Python object. If it fails, the executor repeats it through Python, where it
 raises eager's exception; if it does not raise there, later calls go through Python at once. So it
-must be repeatable: it writes to nothing but its out= tensors and draws no random numbers. Arguments are given for the whole schema, by its types.
+must be repeatable: it writes to nothing but its out= tensors and draws no random numbers. Arguments
+are given for the whole schema, by its types.
 """
 
 from __future__ import annotations
