@@ -43,7 +43,7 @@ def test_rows_with_many_factors() -> None:
 
 def test_windows() -> None:
     """They are summed side by side along the row that is stored, in arrays of its length."""
-    kernels = {"wide": windows(4096, 64), "odd": windows(300, 17), "long": windows(3, 1000)}
+    kernels = {"wide": windows(4096, 64), "odd": windows(300, 17), "longer": windows(3, 1000)}
     library = Library(kernels)
     for name, kernel in kernels.items():
         rows, width = (axis.size for axis in kernel.outer)
