@@ -68,3 +68,43 @@ def test_membership_of_a_number(number: float, dtype: torch.dtype) -> None:
                 flambeau.compile(program)(members)
         else:
             assert torch.equal(flambeau.compile(program)(members), expected)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("spatial", "padding"), [((17,), 1), ((5, 6), 0), ((4, 5, 5), 1)])
+def test_convolutions_without_channels(
+    spatial: tuple[int, ...], padding: int, *, bias: bool
+) -> None:
+    convolve = getattr(torch.nn.functional, f"conv{len(spatial)}d")
+
+    def program(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return convolve(x, *weights, padding=padding) * 0.5
+
+    shapes = [(3, 0, *spatial), (6, 0, *[3] * len(spatial)), *[(6,)] * bias]
+    results = []
+    for run in (program, flambeau.compile(program)):
+        inputs = [torch.ones(shape, requires_grad=True) for shape in shapes]
+        out = run(*inputs)
+        results.append([out, *torch.autograd.grad(out.sum(), inputs)])
+    for eager, ours in zip(*results, strict=True):
+        assert ours.shape == eager.shape
+        assert ours.stride() == eager.stride()
+        assert torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize(
+    ("shape", "padding"), [((0, 4, 3), 1), ((2, 4, 3), 1), ((4, 0, 3), 1), ((4, 4, 1), 1)]
+)
+def test_convolutions_that_eager_refuses(shape: tuple[int, ...], padding: int) -> None:
+    def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv1d(x, weight, padding=padding) + 1
+
+    given = torch.ones(2, shape[1], 0 if shape[-1] == 1 else 7), torch.ones(shape)
+    try:
+        expected = program(*given)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError) as raised:
+            flambeau.compile(program)(*given)
+        assert str(raised.value) == str(error)
+    else:
+        assert flambeau.compile(program)(*given).shape == expected.shape

@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 import run_cpp
 import torch
-from run_cpp import I0, I1, I2, K0, K1, Library, axes, params
+from run_cpp import I0, I1, I2, K0, K1, R0, Library, axes, params
 
 from flambeau_inductor.codegen.cpp import gathered_rows, streaming_stores
 from flambeau_inductor.codegen.cpp.backend import write_source
+from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.indexing.expressions import symbol
-from flambeau_inductor.ir import CheckIndex, Compute, Constant, Load, LoopKernel, Store
+from flambeau_inductor.ir import CheckIndex, Compute, Constant, Load, LoopKernel, Reduce, Store
 from flambeau_runtime.build import isa
 
 F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
@@ -112,3 +113,29 @@ def test_which_rows() -> None:
     for name, (rows, width, fetched) in cases.items():
         kernel = dataclasses.replace(table(rows, width), hints=(1 << 16, width))
         assert ("__builtin_prefetch" in write_source([(kernel, "k")])) is fetched, name
+
+
+def summed(width) -> LoopKernel:
+    """b2[i0] is the sum of the 20 rows b1[b0[i0]]."""
+    body = (
+        Load("v0", I64, "b0", I0 * 20 + R0), CheckIndex("v0", 50),
+        Load("v1", F32, "b1", V0 * width + I1), Reduce("v2", F32, "sum", "v1"),
+        Store("b2", I0 * width + I1, "v2"),
+    )  # fmt: skip
+    described = ((I64, "read"), (F32, "read"), (F32, "write"))
+    outer, inner = axes((I0, K0), (I1, width)), axes((R0, 20))
+    return LoopKernel("cpu", params(*described), (K0, K1), outer, inner, body)
+
+
+def test_sums_of_rows(options) -> None:
+    """They go along the rows, of which each is read once, though its index is read along others."""
+    kernels = {"fixed": summed(100), "any": summed(K1)}
+    library = Library(kernels, options)
+    for name, kernel in kernels.items():
+        plan = choose_plan(dataclasses.replace(kernel, hints=(1 << 9, 1 << 10)))
+        assert (plan.kind, plan.vector.symbol) == ("columns", I1), name
+        for count in (1, 33):
+            x, index = torch.randn(50, 100), torch.randint(0, 50, (count, 20))
+            library.check(name, [index, x, torch.empty(count, 100)], (count, 100))
+            index[-1, 7] = 50
+            assert library.run(name, [index, x, torch.empty(count, 100)], (count, 100)) != 0

@@ -4,8 +4,9 @@
     extern aten.cat.default([buf0, arg1], 1)  ->  LIST 2 TENSOR 4 TENSOR 1 | WORD 1
 
 Such a call makes no Python object. If it fails, the executor repeats it through Python, where it
-raises eager's exception. So it must be repeatable: it writes to nothing but its out= tensors and
-draws no random numbers. Arguments are given for the whole schema, by its types.
+raises eager's exception; if it does not raise there, later calls go through Python at once. So it
+must be repeatable: it writes to nothing but its out= tensors and draws no random numbers. Arguments
+are given for the whole schema, by its types.
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ def convolution(
     output_padding: Sizes,
     groups: int,
 ) -> Spec:
-    """[n, c, *spatial] with [out, c / groups, *kernel] -> [n, out, *spatial']."""
+    """[n, c, *spatial] with [out, c / groups, *kernel] -> [n, out, *spatial']; images without
+    channels stay so.
+    """
     spatial = weight.ndim - 2
     if spatial <= 0 or input.ndim != weight.ndim:
         raise RuntimeError(
@@ -91,6 +93,11 @@ def convolution(
     dilations = spread(dilation, spatial, "dilation")
     if any(le(step, 0) for step in strides):
         raise RuntimeError("non-positive stride is not supported")
+    if gt(groups, weight.shape[0]):
+        raise RuntimeError(
+            f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, "
+            f"but got weight of size {list(weight.shape)} instead"
+        )
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
     if not eq(input.shape[1], channels):
         raise RuntimeError(
@@ -107,7 +114,14 @@ def convolution(
     sizes = [input.shape[2:], weight.shape[2:], strides, paddings, dilations]
     if transposed:
         sizes.append(spread(output_padding, spatial, "output_padding"))
+    if any(eq(size, 0) for size in input.shape[2:]):
+        raise RuntimeError(
+            f"Only zero batch or zero channel inputs are supported, but got input shape: "
+            f"{list(input.shape)}"
+        )
     size_of = transposed_size if transposed else convolved_size
+    if eq(input.shape[1], 0):
+        out_channels = 0
     shape = (input.shape[0], out_channels, *(size_of(*each) for each in zip(*sizes, strict=True)))
     return input.fresh(shape, convolved_stride(shape, input, weight, groups))
 
@@ -149,14 +163,19 @@ def _onednn_takes(input: Spec, weight: Spec, groups: int) -> bool:
 
 @rule(aten.convolution_backward.default)
 def convolution_backward(
-    grad_output: Spec, input: Spec, weight: Spec, groups: int, output_mask: Sequence[bool]
+    grad_output: Spec,
+    input: Spec,
+    weight: Spec,
+    transposed: bool,
+    groups: int,
+    output_mask: Sequence[bool],
 ) -> tuple[Spec | None, Spec | None, Spec | None]:
     """Gradients of input, weight and bias, each where its mask asks for it."""
 
     def gradient(of: Spec) -> Spec:
         return of.fresh(stride=convolved_stride(of.shape, input, weight, groups))
 
-    bias = grad_output.fresh((grad_output.shape[1],))
+    bias = grad_output.fresh((weight.shape[1] * groups if transposed else weight.shape[0],))
     return (
         gradient(input) if output_mask[0] else None,
         gradient(weight) if output_mask[1] else None,

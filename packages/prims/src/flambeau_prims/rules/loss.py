@@ -13,7 +13,12 @@ from flambeau_prims.rules.pointwise import elementwise, not_implemented, refuse,
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq, gt
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import broadcast_shapes, is_contiguous, same_shape
+from flambeau_prims.strides import (
+    broadcast_shapes,
+    is_contiguous,
+    preserved_stride,
+    same_shape,
+)
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Size
@@ -73,8 +78,9 @@ def soft_margin_loss_backward(grad_output: Spec, self: Spec, target: Spec) -> Sp
 @rule(aten.binary_cross_entropy.default)
 def binary_cross_entropy(self: Spec, target: Spec, weight: Spec | None, reduction: int) -> Spec:
     """Like self, reduced unless `reduction` is none."""
+    broadcast_shapes(self.shape, target.shape)
     loss = (
-        elementwise((self, target), self.dtype)
+        self.fresh(stride=preserved_stride(self))
         if weight is None
         else _promoted(self, target, weight)
     )

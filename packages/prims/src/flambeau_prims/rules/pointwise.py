@@ -166,8 +166,18 @@ declare_each(
         "leaky_relu",
     },
 )
-declare_each(_predicate, {"": "isnan isinf", "c": "isposinf isneginf signbit"}, in_place=False)
+declare_each(_predicate, {"": "isnan", "c": "isposinf isneginf signbit"}, in_place=False)
 declare_each(_predicate, {"": "logical_not"})
+
+
+def isinf(self: Spec) -> Spec:
+    """The absolute value compared with a number; of integers, a copy's layout."""
+    if is_integral(self.dtype):
+        return self.fresh(stride=preserved_stride(self), dtype=torch.bool)
+    return elementwise([abs_(self), 0.0], torch.bool)
+
+
+declare("isinf", isinf, in_place=False)
 
 
 def nan_to_num(self: Spec) -> Spec:
@@ -269,7 +279,7 @@ def hardtanh(self: Spec, min_val: Number = -1, max_val: Number = 1) -> Spec:
         held = torch.iinfo(self.dtype)
         if not all(held.min <= limit <= held.max for limit in limits):
             raise RuntimeError(f"value cannot be converted to type {kind} without overflow")
-    return elementwise([self], self.dtype)
+    return self.fresh(stride=preserved_stride(self))
 
 
 _INTEGER_KINDS = {

@@ -198,25 +198,43 @@ def stride_along(expr: sympy.Expr, axis: Axis) -> sympy.Expr | None:
     return None if parts is None else parts[0].get(name, sympy.S.Zero)
 
 
-def _contiguity(kernel: LoopKernel, axis: Axis, body: Body) -> float:
-    """The score of accesses along an axis: 2 a unit-stride store, 1 a load, less if invariant."""
+def _contiguity(axis: Axis, weights: dict[Load | Store, float]) -> float:
+    """The score of accesses along an axis: their weights at unit stride, less if invariant."""
     score = 0.0
-    for statement in body:
-        if isinstance(statement, (Load, Store)):
-            stride = stride_along(statement.index, axis)
-            weight = 2 if isinstance(statement, Store) else 1
-            if stride is sympy.S.One:
-                score += weight
-            elif stride is sympy.S.Zero:
-                score += 0.25 * weight
+    for statement, weight in weights.items():
+        stride = stride_along(statement.index, axis)
+        if stride is sympy.S.One:
+            score += weight
+        elif stride is sympy.S.Zero:
+            score += 0.25 * weight
     return score
+
+
+def _weights(kernel: LoopKernel) -> dict[Load | Store, float]:
+    """2 a store, 1 a load, times the share of the points that have an element of their own: what is
+    read of a row at all points of it stays in the cache.
+    """
+    accesses = [s for s in kernel.body if isinstance(s, (Load, Store))]
+    moving = _moving(kernel)
+    points = max(1, math.prod(hinted_size(axis, kernel) for axis in moving))
+    return {
+        s: (2 if isinstance(s, Store) else 1) * _accessed(s.index, moving, kernel) / points
+        for s in accesses
+    }
+
+
+def _moving(kernel: LoopKernel) -> dict[Axis, set[str]]:
+    """The names that vary with each axis."""
+    axes = (*kernel.outer, *kernel.inner)
+    return {axis: dependents(kernel.body, {axis.symbol.name}) for axis in axes}
 
 
 def _vector_axis(kernel: LoopKernel, axes: tuple[Axis, ...]) -> Axis | None:
     """The axis with the best accesses; the last one if none is better."""
     best, best_score = None, -1.0
+    weights = _weights(kernel)
     for axis in reversed(axes):
-        score = _contiguity(kernel, axis, kernel.body)
+        score = _contiguity(axis, weights)
         if hinted_size(axis, kernel) < 2 * SHORT_ROW:
             score *= 0.25
         if score > best_score:
@@ -231,7 +249,8 @@ def _column_axis(kernel: LoopKernel) -> Axis | None:
     inner = inner_names(kernel.body, kernel.inner)
     reads = tuple(s for s in kernel.body if isinstance(s, (Load, Store)) and varies(s, inner))
     # By elements: a vector that is read along all columns stays in the cache.
-    sizes = {s: _accessed(s.index, kernel) for s in reads}
+    moving = _moving(kernel)
+    sizes = {s: _accessed(s.index, moving, kernel) for s in reads}
 
     def contiguous(axis: Axis) -> int:
         return sum(sizes[s] for s in reads if stride_along(s.index, axis) is sympy.S.One)
@@ -246,15 +265,22 @@ def _column_axis(kernel: LoopKernel) -> Axis | None:
         return None
     static_row = static_product(kernel.inner)
     if best is None and static_row is not None and static_row <= SHORT_ROW:
-        longest = max(kernel.outer, key=lambda axis: hinted_size(axis, kernel))
-        return longest if hinted_size(longest, kernel) >= 2 * SHORT_ROW else None
+        weights = _weights(kernel)
+        long = [a for a in kernel.outer if hinted_size(a, kernel) >= 2 * SHORT_ROW]
+        return max(
+            long,
+            key=lambda a: (_contiguity(a, weights), hinted_size(a, kernel)),
+            default=None,
+        )
     return best
 
 
-def _accessed(index: sympy.Expr, kernel: LoopKernel) -> int:
-    """How many elements an access goes to, at most."""
+def _accessed(index: sympy.Expr, moving: dict[Axis, set[str]], kernel: LoopKernel) -> int:
+    """How many elements an access goes to, at most; `moving`: the names that vary with an axis, of
+    which an index has the axis or values that choose a row.
+    """
     names = free_names(index)
-    axes = [a for a in (*kernel.outer, *kernel.inner) if a.symbol.name in names]
+    axes = [axis for axis, varying in moving.items() if not varying.isdisjoint(names)]
     return math.prod(hinted_size(axis, kernel) for axis in axes)
 
 
@@ -274,13 +300,14 @@ def column_block(kernel: LoopKernel, vector: Axis) -> int:
     size = _static(vector)
     if size is not None and size > WHOLE_ROWS and _reads_once(kernel):
         return WHOLE_ROWS
-    if size is None or not COLUMN_BLOCK < size <= WHOLE_ROWS:
+    if size is None or size > WHOLE_ROWS:
         return COLUMN_BLOCK
+    accumulated = size * sum(isinstance(s, Reduce) for s in kernel.body)
     if any(isinstance(s, Scan) for s in kernel.body):
         return COLUMN_BLOCK
-    if size * sum(isinstance(s, Reduce) for s in kernel.body) > 2 * WHOLE_ROWS:
+    if size > COLUMN_BLOCK and accumulated > 2 * WHOLE_ROWS:
         return COLUMN_BLOCK
-    return -(-size // COLUMN_UNIT) * COLUMN_UNIT
+    return max(1, -(-size // COLUMN_UNIT)) * COLUMN_UNIT
 
 
 def _reads_once(kernel: LoopKernel) -> bool:

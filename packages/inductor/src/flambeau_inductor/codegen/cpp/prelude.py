@@ -228,15 +228,17 @@ template <class T> INLINE T float_remainder(T a, T b) {
 }
 """,
     "float_floor_divide": """\
+INLINE float floor_of(float x) { return __builtin_floorf(x); }
+INLINE double floor_of(double x) { return __builtin_floor(x); }
+INLINE float zero_like(float x) { return __builtin_copysignf(0.0f, x); }
+INLINE double zero_like(double x) { return __builtin_copysign(0.0, x); }
 // As Python's //: the quotient of a - (a mod b) by b is rounded to the integer that it is nearly.
 template <class T> INLINE T float_floor_divide(T a, T b) {
-  if (b == 0) return a / b;
-  const T m = float_mod(a, b);
-  T q = (a - m) / b;
-  if (m != 0 && (b < 0) != (m < 0)) q -= 1;
-  if (q == 0) return __builtin_copysign((T)0, a / b);
-  const T f = (T)__builtin_floor(q);
-  return q - f > (T)0.5 ? f + 1 : f;
+  const T m = float_mod(a, b), whole = (a - m) / b;
+  const T q = m != 0 && (b < 0) != (m < 0) ? whole - 1 : whole;
+  const T f = floor_of(q), nearest = q - f > (T)0.5 ? f + 1 : f;
+  const T zero = zero_like(a / b), quotient = q == 0 ? zero : nearest;
+  return b == 0 ? a / b : quotient;
 }
 """,
     "int_pow": """\

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, linear_parts
 from flambeau_inductor.ir import Axis, Compute, Constant, Load, Reduce, Store, index_of
 
@@ -33,7 +34,7 @@ LEAST_ROWS = 32
 
 def widen_short_groups(kernel: LoopKernel) -> tuple[LoopKernel, int]:
     """The kernel by columns, and how many neighbours are a group; the same kernel, and 1, if there
-    are no such groups.
+    are no such groups, or the kernel would not be reduced by columns.
     """
     unchanged = kernel, 1
     if len(kernel.inner) < 2 or not kernel.outer or kernel.shares != 0:
@@ -69,7 +70,8 @@ def widen_short_groups(kernel: LoopKernel) -> tuple[LoopKernel, int]:
     widened = replace(
         kernel, outer=(*kernel.outer[:-1], columns), inner=kernel.inner[:-1], body=tuple(body)
     )
-    return widened, size
+    # Other accesses may be better along a row.
+    return (widened, size) if choose_plan(widened).kind == "columns" else unchanged
 
 
 def _by_columns(
