@@ -49,7 +49,7 @@ def _plain_tensors(argument: Any) -> Iterator[torch.Tensor]:
     elif type(argument) in (tuple, list):
         yield from (one for one in argument if type(one) in (torch.Tensor, torch.nn.Parameter))
     elif isinstance(argument, torch.nn.Module):
-        parameters = (one for module in argument.modules() for one in module._parameters.values())
+        parameters = (one for module in _modules(argument) for one in module._parameters.values())
         for one in parameters:
             if one is not None:
                 yield from _plain_tensors(one)
@@ -60,11 +60,25 @@ def _plain_lstms(argument: Any) -> Iterator[nn.LSTM]:
     """The LSTMs of a module that oneDNN, or kernels of our own, compute on a CPU."""
     if not isinstance(argument, nn.Module) or not torch._C._get_mkldnn_enabled():
         return
-    for module in argument.modules():
+    for module in _modules(argument):
         if type(module) is nn.LSTM and not module.proj_size:
             weight = module._parameters.get("weight_hh_l0")
             if type(weight) is nn.Parameter and weight.dtype is torch.float32 and weight.is_cpu:
                 yield module
+
+
+def _modules(module: nn.Module) -> Iterator[nn.Module]:
+    """A module and those in it, none of one that is being made; `modules()` may be code of the
+    program.
+    """
+    pending, seen = [module], set[int]()
+    while pending:
+        module = pending.pop()
+        children = module.__dict__.get("_modules")
+        if children is not None and id(module) not in seen:
+            seen.add(id(module))
+            yield module
+            pending += [child for child in reversed(children.values()) if child is not None]
 
 
 def _build_lstm_kernels(lstms: Sequence[nn.LSTM], options: Options) -> None:
