@@ -175,11 +175,11 @@ def _within(x: torch.Tensor, w: torch.Tensor) -> Any:
     )
 
 
-def _affine(a: torch.Tensor, b: torch.Tensor) -> Any:
+def _affine(a: torch.Tensor, b: torch.Tensor, dim: int = 0) -> Any:
     def combine(x: Any, y: Any) -> Any:
         return x[0] * y[0], x[1] * y[0] + y[1]
 
-    return associative_scan(combine, (a, b), 0, combine_mode="generic")
+    return associative_scan(combine, (a, b), dim, combine_mode="generic")
 
 
 def _counted_in_python(x: torch.Tensor) -> Any:
@@ -210,6 +210,10 @@ OPERATORS: dict[str, tuple[Callable[..., Any], list[Callable[[], Any]]]] = {
     "map of a tree": (_mapped_tree, [_tree_and_weight(5), _tree_and_weight(6)]),
     "scan in map": (_within, [of((4, 5), ()), of((3, 5), ())]),
     "associative scan": (_affine, [of((n, 3), (n, 3)) for n in (5, 8, 1)]),
+    "associative scan along a middle dim": (
+        lambda a, b: _affine(a, b, 2),
+        [of((2, 5, n, 3), (2, 5, n, 3)) for n in (16, 24, 12)],
+    ),
     "cond that reads one operand": (_unread, _signs((3,))),
     "loop that counts in Python": (_counted_in_python, [of((2, 3), needs_grad=False)]),
 }  # fmt: skip

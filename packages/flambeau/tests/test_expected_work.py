@@ -125,3 +125,35 @@ def test_other_lstms_are_not(
     with torch.no_grad(), torch.autocast("cpu", enabled=autocast):
         torch.testing.assert_close(compiled(x), model(x), rtol=0.02, atol=0.02)
     assert not ahead
+
+
+class Overriding(nn.Module):
+    """A module whose walks are code of the program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below = nn.Sequential(nn.Linear(2, 2), nn.LSTM(2, 3))
+
+    def modules(self) -> Any:
+        raise AssertionError("walked")
+
+    named_modules = modules
+
+
+def test_modules_are_looked_at_without_code_of_the_program() -> None:
+    module = Overriding()
+    assert list(expected_work._plain_tensors(module)) == [module.below[0].weight]
+    if torch.backends.mkldnn.is_available():
+        weights = list(expected_work._lstm_weights(module))
+        assert len(weights) == 1
+        assert weights[0] is module.below[1].weight_hh_l0
+
+
+def test_modules_that_are_not_whole() -> None:
+    """A module before its __init__, one that is its own child, an LSTM without a setting."""
+    bare, circular, stripped = nn.Linear.__new__(nn.Linear), nn.Sequential(), nn.LSTM(2, 3)
+    circular.append(circular)
+    del stripped.hidden_size
+    compiled = flambeau.compile(lambda module, x: x + 1, options={"graph_cache": False})
+    for module in (bare, circular, stripped):
+        assert list(compiled(module, torch.ones(2))) == [2, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -184,6 +185,58 @@ def test_equality_substitutes():
     assert sizes.as_int(b) == 8
     assert s * 2 == 16 and (b // 3) + 0 == 2
     assert [str(guard) for guard in env.guards if guard.op == "=="] == ["s0 == s1", "s0 == 8"]
+
+
+@pytest.mark.parametrize("by_remainder", [False, True])
+@pytest.mark.parametrize("made_before", [False, True])
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("shift", [0, 1, 5])
+def test_quotients_of_a_known_multiple(step, shift, made_before, by_remainder):
+    """Half of an even size is also half of the size plus one; `step`: of a quotient of a size."""
+    env = SizeEnv()
+    symbol = env.symbol(4 * step * 7 - shift * step, "b")
+    size, divisor = symbol // step + shift, 4
+    older = [(size + c) // divisor for c in range(-4, 9)] if made_before else []
+    if by_remainder:
+        assert sizes.eq(size % divisor, 0)
+    else:
+        assert sizes.eq(size, size // divisor * divisor)
+    for c in range(-4, 9):
+        assert (size + c) // divisor is size // divisor + c // divisor
+    for c, quotient in zip(range(-4, 9), older, strict=False):
+        assert sizes.known_eq(quotient, size // divisor + c // divisor)
+
+
+def test_the_value_of_a_quotient_is_that_of_its_multiple():
+    env = SizeEnv()
+    size = env.symbol(16, "b")
+    assert sizes.eq((size + 2) // 4, 4)
+    assert sizes.eq(size // 2 % 2, 0)
+    assert sizes.known_eq(size // 4, 4)
+
+
+multiples = st.tuples(
+    st.integers(1, 3), st.integers(2, 5), st.integers(-6, 6), st.integers(0, 60), st.booleans()
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(multiples, st.integers(1, 12), st.integers(2, 60))
+def test_quotients_after_a_multiple_are_those_of_ints(multiple, other, hint):
+    """Whatever is equal by a known multiple is equal for each size that the guards admit."""
+    step, divisor, shift, value, early = multiple
+    env = SizeEnv()
+    symbol = env.symbol(hint, "b")
+    pairs = [(c, n) for c in range(-8, 9) for n in (other, step * divisor)]
+    older = [(symbol + c) // n for c, n in pairs] if early else []
+    sizes.eq((symbol // step + shift) % divisor, 0)
+    quotients = older + [(symbol + c) // n for c, n in pairs]
+    for size in {hint, value + 2}:
+        if (size // step + shift) % divisor == 0 and (hint // step + shift) % divisor == 0:
+            for quotient, (c, n) in zip(quotients, itertools.cycle(pairs), strict=False):
+                now = sizes.current(quotient)
+                got = env.evaluate(now, {"s0": size}) if isinstance(now, Expr) else now
+                assert got == (size + c) // n
 
 
 def test_sizes_made_before_an_equality_divide_by_it():

@@ -213,7 +213,8 @@ static inline __attribute__((always_inline)) int run_steps(Call *call, const boo
             profile_end(call->range);
             call->range = name == NULL ? NULL : profile_begin(name);
         }
-        switch (__atomic_load_n(pc++, __ATOMIC_RELAXED)) {
+        const int64_t opcode = __atomic_load_n(pc++, __ATOMIC_RELAXED); /* another thread may write an OP_SKIP */
+        switch (opcode) {
             case OP_ALLOCATE: {
                 const int64_t *sizes = call->values + pc[5];
                 Handle made = NULL;
@@ -262,7 +263,7 @@ static inline __attribute__((always_inline)) int run_steps(Call *call, const boo
                 break;
             case OP_MATMUL:
             case OP_DISPATCH: {
-                const bool done = pc[-1] == OP_MATMUL ? matmul(call, pc + 2) : dispatch_call(call, pc + 2);
+                const bool done = opcode == OP_MATMUL ? matmul(call, pc + 2) : dispatch_call(call, pc + 2);
                 if (!done) {
                     take_gil(call);
                     call->failed = pc - 1;

@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from math import gcd, isfinite
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from flambeau_prims.size_monomials import (
+    Monomial,
+    Terms,
+    degree_and_order,
+    divide_monomial,
+    graded,
+    multiply_terms,
+)
 from flambeau_prims.unsupported import DataDependentSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Size: TypeAlias = "int | Expr"
-Monomial: TypeAlias = tuple[int, ...]
-"""Indices into `ExprEnv.atoms`, ascending, repeated for powers. () is the constant term."""
-Terms: TypeAlias = dict[Monomial, int]
 Bound: TypeAlias = "int | None"
 """None: unbounded on that side."""
 Interval: TypeAlias = "tuple[Bound, Bound]"
@@ -247,6 +252,8 @@ class ExprEnv:
         self._opaque: dict[tuple[str, Size, Size], Atom] = {}
         self._memo: dict[tuple[Callable[..., Size], Expr, Size], Size] = {}
         self._substitutions: dict[int, Size] = {}
+        self._multiples: dict[tuple[Size, int], list[tuple[int, int]]] = {}
+        """(x, n) -> pairs of a constant c and a step m: (x + c)//m is a multiple of n//m."""
         self.floats: dict[Any, Any] = {}
         """Interned symbolic floats of this env (`size_floats.py`)."""
         self.unbacked_atoms: set[int] = set()
@@ -382,6 +389,9 @@ class ExprEnv:
         """The atom `kind(left, right)` as a Size."""
         key = (kind, left, right)
         atom = self._opaque.get(key)
+        same = self._same_quotient(left, right) if atom is None and kind == "floordiv" else None
+        if same is not None:
+            return same
         if atom is None:
             divides_by_zero = kind in ("floordiv", "mod") and hint_of(right) == 0
             hint = 0 if divides_by_zero else _OPAQUE[kind](hint_of(left), hint_of(right))
@@ -412,6 +422,12 @@ class ExprEnv:
 
     def substitute_from(self, difference: Expr) -> None:
         """Given `difference` == 0, solve it exactly for an atom, and rewrite all later results."""
+        multiple = _multiple_in(difference)
+        self._solve(difference)
+        if multiple:
+            self._join_quotients(*multiple)
+
+    def _solve(self, difference: Expr) -> None:
         for monomial, coefficient in sorted(difference.terms, reverse=True):
             if len(monomial) != 1 or abs(coefficient) != 1:
                 continue
@@ -423,6 +439,34 @@ class ExprEnv:
                 self._substitutions[index] = solution
                 self._rebuild_opaque(index)
                 return
+
+    def _join_quotients(self, size: Expr, divisor: int) -> None:
+        """Given that `size` is a multiple, equate quotients of it plus constants: (size + 1)//2 is
+        size//2 if size is even.
+        """
+        inner, step = _as_quotient(self, size) or (size, 1)
+        terms, divisor = terms_of(inner), divisor * step
+        constant = terms.pop((), 0)
+        dividend = self.make(terms)
+        self._multiples.setdefault((dividend, divisor), []).append((constant % divisor, step))
+        for atom in list(self._opaque.values()):
+            same = self._same_quotient(*atom.args) if atom.kind == "floordiv" else None
+            difference = 0 if same is None else self.make({(atom.index,): 1}) - same
+            if isinstance(difference, Expr):
+                self._solve(difference)
+
+    def _same_quotient(self, left: Size, right: Size) -> Size | None:
+        """The quotient left//right by a dividend that is a known multiple, if one is as good."""
+        if not self._multiples or type(right) is not int:
+            return None
+        terms = terms_of(current(left))
+        constant = terms.pop((), 0)
+        dividend = self.make(terms)
+        for first, step in self._multiples.get((dividend, right), ()):
+            whole, more = divmod(constant - first, right)
+            if 0 < more <= right - step:
+                return (dividend + first) // right + whole
+        return None
 
     def _rebuild_opaque(self, index: int) -> None:
         """Substitute each opaque atom over atom `index` by its value after the replacement."""
@@ -449,10 +493,31 @@ class ExprEnv:
             }
             for index in monomial:
                 if index in replaced:
-                    product = _product(product, terms_of(replaced[index]))
+                    product = multiply_terms(product, terms_of(replaced[index]))
             for key, value in product.items():
                 total[key] = total.get(key, 0) + value
         return self._substitute(total)
+
+
+def _multiple_in(difference: Expr) -> tuple[Expr, int] | None:
+    """The dividend and the divisor, if no remainder is left: x%n == 0, or x == n*(x//n)."""
+    env = difference.env
+    for monomial, coefficient in difference.terms:
+        atom = env.atoms[monomial[0]] if len(monomial) == 1 else None
+        rest = difference - env.make({monomial: coefficient})
+        if atom is None:
+            continue
+        size, divisor = atom.args if atom.kind == "mod" else (rest, abs(coefficient))
+        if type(divisor) is not int or divisor < 2 or not isinstance(size, Expr):
+            continue
+        if atom.kind == "mod" and rest == 0:
+            return size, divisor
+        dividend = env.make({term: -c if coefficient > 0 else c for term, c in size.terms})
+        if atom.kind != "floordiv" or not isinstance(dividend, Expr):
+            continue
+        if dividend // divisor is env.make({monomial: 1}):
+            return dividend, divisor
+    return None
 
 
 # Arithmetic on terms
@@ -468,15 +533,6 @@ def terms_of(size: Size) -> Terms:
     if isinstance(size, Expr):
         return dict(size.terms)
     return {(): size} if size else {}
-
-
-def _product(left: Terms, right: Terms) -> Terms:
-    total: Terms = {}
-    for a, x in left.items():
-        for b, y in right.items():
-            key = tuple(sorted(a + b))
-            total[key] = total.get(key, 0) + x * y
-    return total
 
 
 def _add(env: ExprEnv, left: Expr, right: Size) -> Size:
@@ -500,7 +556,7 @@ def _rsub(env: ExprEnv, left: Expr, right: Size) -> Size:
 def _mul(env: ExprEnv, left: Expr, right: Size) -> Size:
     if not isinstance(right, Expr):
         return env.make({monomial: coefficient * right for monomial, coefficient in left.terms})
-    return env.make(_product(terms_of(left), terms_of(right)))
+    return env.make(multiply_terms(terms_of(left), terms_of(right)))
 
 
 def _floordiv(env: ExprEnv, left: Size, right: Size) -> Size:
@@ -554,18 +610,18 @@ def _divide(env: ExprEnv, left: Size, right: Size) -> tuple[Size, Size]:
             quotient[monomial], remainder[monomial] = divmod(coefficient, right)
         return env.make(quotient), env.make(remainder)
     rest = terms_of(left)
-    lead, lead_coefficient = max(right.terms, key=_graded)
+    lead, lead_coefficient = max(right.terms, key=graded)
     while True:
         # Each step replaces a term by smaller ones (in graded order), so this ends.
         candidates = [
             m
             for m, c in rest.items()
-            if c and c % lead_coefficient == 0 and _over(m, lead) is not None
+            if c and c % lead_coefficient == 0 and divide_monomial(m, lead) is not None
         ]
         if not candidates:
             break
-        monomial = max(candidates, key=_degree_and_order)
-        factor = _over(monomial, lead)
+        monomial = max(candidates, key=degree_and_order)
+        factor = divide_monomial(monomial, lead)
         assert factor is not None
         times = rest[monomial] // lead_coefficient
         quotient[factor] = quotient.get(factor, 0) + times
@@ -573,24 +629,6 @@ def _divide(env: ExprEnv, left: Size, right: Size) -> tuple[Size, Size]:
             key = tuple(sorted(factor + other))
             rest[key] = rest.get(key, 0) - times * coefficient
     return env.make(quotient), env.make(rest)
-
-
-def _graded(term: tuple[Monomial, int]) -> tuple[int, Monomial]:
-    return _degree_and_order(term[0])
-
-
-def _degree_and_order(monomial: Monomial) -> tuple[int, Monomial]:
-    return len(monomial), monomial
-
-
-def _over(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """monomial / divisor, or None if it is no monomial."""
-    rest = list(monomial)
-    for index in divisor:
-        if index not in rest:
-            return None
-        rest.remove(index)
-    return tuple(rest)
 
 
 def _cancel(env: ExprEnv, left: Size, right: Size) -> tuple[Size, Size]:
@@ -614,7 +652,9 @@ def _cancel(env: ExprEnv, left: Size, right: Size) -> tuple[Size, Size]:
     divisor = tuple(shared)
 
     def divided(terms: Terms) -> Size:
-        return env.make({_over(monomial, divisor): c // common for monomial, c in terms.items()})  # type: ignore[misc]
+        return env.make(
+            {divide_monomial(monomial, divisor): c // common for monomial, c in terms.items()}  # type: ignore[misc]
+        )
 
     return divided(above), divided(below)
 
@@ -623,7 +663,13 @@ def _nested_floordiv(env: ExprEnv, left: Size, right: Size) -> Size | None:
     """(x//n + c) // m as (x + c*n) // (n*m) for positive ints n, m; None for another form."""
     if type(right) is not int or right <= 0 or not isinstance(left, Expr):
         return None
-    terms = terms_of(left)
+    inner = _as_quotient(env, left)
+    return None if inner is None else inner[0] // (inner[1] * right)
+
+
+def _as_quotient(env: ExprEnv, size: Expr) -> tuple[Size, int] | None:
+    """x//n + c as the dividend x + c*n and the divisor n, a positive int; None for another form."""
+    terms = terms_of(size)
     constant = terms.pop((), 0)
     if len(terms) != 1:
         return None
@@ -633,7 +679,7 @@ def _nested_floordiv(env: ExprEnv, left: Size, right: Size) -> Size | None:
     inner, divisor = env.atoms[monomial[0]].args
     if type(divisor) is not int or divisor <= 0:
         return None
-    return (inner + constant * divisor) // (divisor * right)
+    return inner + constant * divisor, divisor
 
 
 _OPAQUE: dict[str, Callable[[int, int], int]] = {

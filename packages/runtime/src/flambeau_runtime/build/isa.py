@@ -77,9 +77,12 @@ def compiler_flags(level: str) -> list[str]:
     """The g++ flags of a level, with this machine's extensions where the level is its own."""
     if level not in LEVELS:
         raise ValueError(f"unknown ISA level {level!r}; known are {', '.join(LEVELS)}")
+    # GCC 12 moves some vectors of 8 bytes through registers of MMX, which are those of x87: without
+    # emms, long doubles are wrong from then on, also those inside of libm (lgamma).
+    flags = ["-mno-mmx"] if platform.machine() == "x86_64" else []
     if level == "baseline":
-        return []
-    flags = ["-mavx2", "-mfma", "-mf16c"]
+        return flags
+    flags += ["-mavx2", "-mfma", "-mf16c"]
     if level == "avx512":
         flags += [
             "-mavx512f",
