@@ -55,25 +55,6 @@ class Tagger(nn.Module):
         return self.head(self.lstm(x)[0])
 
 
-def test_modules_that_are_being_made() -> None:
-    """They have no attributes yet, and their methods are code of the program."""
-
-    class Made(nn.Module):
-        def __init__(self) -> None:
-            self.found = list(expected_work._modules(self))
-            super().__init__()
-            self.parts = nn.ModuleList([nn.Linear(2, 2), Tagger()])
-            self.again = self.parts[0]
-
-        def modules(self) -> Any:
-            raise AssertionError("looked at")
-
-    made = Made()
-    assert made.found == []
-    wanted = [made, made.parts, made.parts[0], made.parts[1], made.parts[1].lstm]
-    assert list(expected_work._modules(made))[:5] == wanted
-
-
 ONEDNN = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN"
 )
