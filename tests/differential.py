@@ -11,7 +11,6 @@ not), the random generator afterwards, and errors.
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +59,9 @@ def tensors(leaves: list[Any]) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-_OF_EAGER = re.compile(r", which is output \d+ of \w+,| Hint: enable anomaly detection .*")
-"""What autograd's errors say of eager's nodes, which a compiled program has none of."""
-
-
 def _message(error: BaseException) -> str:
     lines = str(error).splitlines()
-    return f"{type(error).__name__}: {_OF_EAGER.sub('', lines[0]) if lines else ''}"
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _version(tensor: torch.Tensor) -> int:

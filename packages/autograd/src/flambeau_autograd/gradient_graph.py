@@ -178,8 +178,8 @@ class Gradients:
         return self._as_traced(at, zeros)
 
     def _as_traced(self, at: int, x: Any) -> Any:
-        """An argument that requires grad as the program's did; a call detaches what its results are
-        not connected to.
+        """An argument that requires grad as the program's did: a call has detached some that no
+        result is connected to.
         """
         requires_grad, is_leaf = self._flags[at]
         if not requires_grad or x.requires_grad:

@@ -359,7 +359,7 @@ def _training_of(
     place = {value: at for at, value in enumerate(arguments) if isinstance(value, Value)}
     differentiable = {place[value]: None for value in traced.leaves}
     given = [*(example_inputs[at] for at in traced.passed), *traced.constants]
-    detached = [
+    unconnected = [
         at
         for at, x in enumerate(given)
         if isinstance(x, torch.Tensor) and x.requires_grad and at not in differentiable
@@ -377,9 +377,9 @@ def _training_of(
         ],
         arguments=len(arguments),
         differentiable=list(differentiable),
-        detached=detached,
+        unconnected=unconnected,
         # The backward of a custom Function may read them, recorded under create_graph.
-        forgotten=[] if traced.functions else detached,
+        forgotten=[] if traced.functions else unconnected,
         hooked=[],
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,

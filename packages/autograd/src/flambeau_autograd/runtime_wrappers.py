@@ -89,7 +89,7 @@ class Training:
     arguments are symbols. `extras` counts the saved outputs of the forward behind its results,
     `views` are results that are views of memory which the graph does not return otherwise.
     `differentiable`: which of the graph's `arguments` (so many) get gradients, in the order of the
-    backward's outputs; `detached`: which require grad though no result is connected to them, and
+    backward's outputs; `unconnected`: which require grad though no result is connected to them, and
     `forgotten`: those of them where no second derivative can be connected to them either; `hooked`:
     which the program registers hooks on when the graph has run.
     `non_differentiable`: results without. `tangents[k]` is the result that tangent k is of, and
@@ -112,7 +112,7 @@ class Training:
     views: list[int]
     arguments: int
     differentiable: list[int]
-    detached: list[int]
+    unconnected: list[int]
     forgotten: list[int]
     hooked: list[int]
     non_differentiable: list[int]
@@ -138,7 +138,7 @@ def wrap_training(
     run = guarded(forward, call)
     positions = training.differentiable
     whole: WholeBackward = WholeBackward(positions, training.arguments)
-    if training.detached:
+    if training.unconnected:
         whole = ConnectedBackward(positions)
     apply = _recorded(run, backwards, whole, call, training)
     connected, tangents, hooked = training.connected, training.tangents, training.hooked

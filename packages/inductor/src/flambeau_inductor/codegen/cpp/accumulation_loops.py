@@ -26,7 +26,7 @@ import torch
 from flambeau_inductor.codegen.cpp.bfloat16_words import Words, in_words, write_elements, write_word
 from flambeau_inductor.codegen.cpp.elements import write_element
 from flambeau_inductor.codegen.cpp.peel import write_vector_loop
-from flambeau_inductor.codegen.cpp.plan import dependents, statement_cost, varies
+from flambeau_inductor.codegen.cpp.plan import COSTLY, dependents, statement_cost, varies
 from flambeau_inductor.codegen.cpp.reductions import (
     LANES,
     PART_LENGTH,
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 
 LANES_OF_WORD = {"low": "c", "high": f"c + {LANES // 2}"}
 """The lane of each element of word c in a block."""
-
-COSTLY = 4
-"""A sum of elements that cost as much is cut into whole vectors."""
 
 LONGEST_BODY = 40
 """Statements of a loop that is written more than once."""

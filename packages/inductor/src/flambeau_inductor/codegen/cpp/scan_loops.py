@@ -25,7 +25,13 @@ import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.elements import write_element
-from flambeau_inductor.codegen.cpp.plan import dependents, statement_cost, stride_along, varies
+from flambeau_inductor.codegen.cpp.plan import (
+    COSTLY,
+    dependents,
+    statement_cost,
+    stride_along,
+    varies,
+)
 from flambeau_inductor.codegen.cpp.reductions import places
 from flambeau_inductor.codegen.cpp.scans import carry_start, carry_type, is_vector_sum, take
 from flambeau_inductor.codegen.cpp.sorts import collect, fetch
@@ -49,9 +55,6 @@ if TYPE_CHECKING:
     from flambeau_inductor.codegen.cpp.writer import LoopWriter
     from flambeau_inductor.ir import Axis, Body, Statement
     from flambeau_inductor.scheduler.phases import Phase
-
-COSTLY = 4
-"""An operator of this cost is worth a vector loop: arrays between loops cost additions."""
 
 BLOCK = 256
 """Elements between two steps of the vector loops: their arrays stay in the first-level cache."""
