@@ -132,7 +132,7 @@ def is_ordered(body: Body, vector: Axis) -> bool:
 
 
 COSTLY = 4
-"""What costs as much is worth a vector loop with arrays between loops, or sums of vectors' lanes."""
+"""What costs as much is worth a vector loop with arrays around it, or sums of vectors' lanes."""
 
 
 def statement_cost(statement: object) -> int:
