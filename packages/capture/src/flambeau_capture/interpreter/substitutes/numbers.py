@@ -500,7 +500,9 @@ def _one_hot(machine: Machine, args: Any, kwargs: Any) -> Any:
             torch.all, (tape.call_function(torch.logical_and, (inside, below)),)
         )
         tape.call_function(torch._assert_async, (all_are,))
-    return result
+    # ATen compares with classes where it meets a fake tensor, in the order of the classes' dims;
+    # eagerly it writes into contiguous zeros.
+    return result if result.is_contiguous() else tape.call_method("contiguous", (result,))
 
 
 def _declare_checks() -> None:
