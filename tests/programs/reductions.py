@@ -369,6 +369,12 @@ add(
     lambda x: (F.max_pool1d(x.transpose(1, 2), 2), F.max_pool1d(x[:1].mT, 2)),
     lambda: (grad(4, 9, 5),),
 )
+add("max_pool1d_of_integers", lambda x: F.max_pool1d(x, 2), lambda: (ints(2, 3, 8),))
+add(
+    "softmax_of_no_integers",
+    lambda x: (x.softmax(0), x.log_softmax(-1), (x > 0).softmax(1)),
+    lambda: (torch.zeros(3, 0, 2, dtype=torch.int64),),
+)
 add(
     "avg_pool",
     lambda x: (

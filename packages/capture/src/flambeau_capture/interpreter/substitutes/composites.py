@@ -1,7 +1,7 @@
 """ATen's composites that take a way of their own on tensors without data, with other strides:
 `one_hot` compares with the classes in the order of the argument's dims, where it writes into
 contiguous zeros eagerly; `max_pool1d` has a kernel of its own on a CPU, where no gradient is wanted,
-whose results are contiguous.
+whose results are contiguous, and which takes no integers.
 
 The check of `one_hot` on a CPU looks at its classes before it calls any operator.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_prims.rules.pointwise import not_implemented
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -44,8 +45,11 @@ def _declare_pools() -> None:
             result = machine.tape.call_function(function, args, kwargs)
             if not isinstance(result, torch.Tensor):  # with indices
                 return result
-            own_kernel = result.device.type == "cpu" and not result.requires_grad
-            return _contiguous(machine, result) if own_kernel else result
+            if result.device.type != "cpu" or result.requires_grad:
+                return result
+            if not result.dtype.is_floating_point:
+                raise not_implemented("max_pool1d_impl", result.dtype)
+            return _contiguous(machine, result)
 
         return pool
 
