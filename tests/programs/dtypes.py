@@ -286,3 +286,40 @@ for _dtype in FLOAT8:
     float8_programs(str(_dtype).removeprefix("torch."), _dtype)
 for _dtype in UNSIGNED:
     unsigned_programs(str(_dtype).removeprefix("torch."), _dtype)
+
+# Numbers that a dtype does not hold
+# ----------------------------------------------------------------------------
+
+STORING: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "full": lambda x, n: torch.full((3,), n, dtype=x.dtype),
+    "full_of_one": lambda x, n: torch.full((1,), n, dtype=x.dtype),
+    "full_like": lambda x, n: torch.full_like(x, n),
+    "new_full": lambda x, n: x.new_full((2,), n),
+    "fill": lambda x, n: x.clone().fill_(n),
+    "pad": lambda x, n: torch.nn.functional.pad(x, (1, 1), value=n),
+    "cropping_pad": lambda x, n: torch.nn.functional.pad(x, (-1, 0), value=n),
+    "scatter": lambda x, n: x.scatter(0, torch.tensor([1]), n),
+    "scatter_nothing": lambda x, n: x.scatter(0, torch.zeros(0, dtype=torch.int64), n),
+    "where": lambda x, n: torch.where(x > 1, x, n),
+    "arithmetic": lambda x, n: (x + n, x * n, x > n, x.masked_fill(x > 100, 1)),
+}
+NOT_HELD = (
+    (torch.float16, (1e6, -70000)), (torch.bfloat16, (1e39,)), (torch.float32, (1e39,)),
+    (torch.int8, (300,)), (torch.uint8, (-1, -1.0, -300)), (torch.int32, (2**40,)),
+)  # fmt: skip
+
+
+def storing_program(name: str, dtype: torch.dtype, number: float) -> None:
+    """A number that `dtype` does not hold is stored: eager's error, or what it makes of it."""
+    store = STORING[name]
+    kind = str(dtype).removeprefix("torch.")
+    add(
+        f"{name}_{number}_in_{kind}",
+        lambda x: store(x, number),
+        lambda: (torch.tensor([0, 1, 2, 3]).to(dtype),),
+    )
+
+
+for _name, (_dtype, _numbers) in product(STORING, NOT_HELD):
+    for _number in _numbers:
+        storing_program(_name, _dtype, _number)

@@ -91,7 +91,7 @@ def arange_from(b: Builder, start: Any, end: Any = None, step: Any = 1, **option
     spec = b.result
     (length,) = spec.shape
     if not spec.dtype.is_floating_point:
-        if isinstance(start, float) or isinstance(step, float):
+        if isinstance(start, float) or isinstance(step, float) or spec.dtype is torch.bool:
             return NotImplemented
         return b.iota(length, start, step, spec.dtype, spec.device)
     if not isinstance(start, float) and not isinstance(step, float):

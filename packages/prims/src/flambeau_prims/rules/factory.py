@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from flambeau_prims.held_numbers import refuse_overflow
 from flambeau_prims.promotion import Number, is_integral, number_dtype
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
@@ -97,13 +98,20 @@ def empty_permuted(
 @rule(aten.full.default)
 def full(size: Sizes, fill_value: Number, dtype: Dtype, device: Device) -> Spec:
     """The dtype is that of the value unless given."""
-    return fresh(size, number_dtype(fill_value) if dtype is None else dtype, device)
+    return _of_number(
+        fresh(size, number_dtype(fill_value) if dtype is None else dtype, device), fill_value
+    )
+
+
+def _of_number(result: Spec, number: Number) -> Spec:
+    refuse_overflow(result, number)
+    return result
 
 
 @rule(aten.scalar_tensor.default)
-def scalar_tensor(dtype: Dtype, device: Device) -> Spec:
+def scalar_tensor(s: Number, dtype: Dtype, device: Device) -> Spec:
     """0-dim, floating unless a dtype is given."""
-    return fresh((), dtype, device)
+    return _of_number(fresh((), dtype, device), s)
 
 
 @rule(aten.eye.default, aten.eye.m)
@@ -181,10 +189,16 @@ def triu_indices(row: int, col: int, offset: int, device: Device, dtype: Dtype =
 # 2. Like another tensor
 
 
-@rule(aten.new_empty.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default)
+@rule(aten.new_empty.default, aten.new_zeros.default, aten.new_ones.default)
 def new_empty(self: Spec, size: Sizes, dtype: Dtype, device: Device) -> Spec:
     """Row-major, with self's dtype and device."""
     return fresh(size, dtype or self.dtype, device or self.device)
+
+
+@rule(aten.new_full.default)
+def new_full(self: Spec, size: Sizes, fill_value: Number, dtype: Dtype, device: Device) -> Spec:
+    """As new_empty, of a number that the dtype must hold."""
+    return _of_number(new_empty(self, size, dtype, device), fill_value)
 
 
 @rule(aten.new_empty_strided.default)
@@ -195,8 +209,7 @@ def new_empty_strided(self: Spec, size: Sizes, stride: Sizes, dtype: Dtype, devi
 
 @rule(
     *overloads("empty_like"), *overloads("zeros_like"), *overloads("ones_like"),
-    *overloads("full_like"), *overloads("rand_like"), *overloads("randn_like"),
-    *overloads("randint_like"),
+    *overloads("rand_like"), *overloads("randn_like"), *overloads("randint_like"),
 )  # fmt: skip
 def empty_like(self: Spec, dtype: Dtype, device: Device, memory_format: MemoryFormat) -> Spec:
     """Self's shape, and its layout unless a memory format is given."""
@@ -204,6 +217,14 @@ def empty_like(self: Spec, dtype: Dtype, device: Device, memory_format: MemoryFo
     return Spec.of(
         self.shape, stride=stride, dtype=dtype or self.dtype, device=device or self.device
     )
+
+
+@rule(*overloads("full_like"))
+def full_like(
+    self: Spec, fill_value: Number, dtype: Dtype, device: Device, memory_format: MemoryFormat
+) -> Spec:
+    """As empty_like, of a number that the dtype must hold."""
+    return _of_number(empty_like(self, dtype, device, memory_format), fill_value)
 
 
 # 3. From another tensor's contents

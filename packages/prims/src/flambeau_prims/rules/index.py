@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.promotion import Operand, dtype_name, result_type
+from flambeau_prims.held_numbers import refuse_overflow
+from flambeau_prims.promotion import Number, Operand, dtype_name, result_type
 from flambeau_prims.rules.overloads import in_place, overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.rules.view import expand, slice_, transposed, unsqueeze, view_stride
@@ -193,8 +194,12 @@ def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None 
 
 @in_place(*overloads("scatter_"), aten.scatter_add_.default)
 @rule(*overloads("scatter"), aten.scatter_add.default)
-def scatter(self: Spec, dim: int, index: Spec, src: Operand = 0) -> Spec:
-    """A row-major copy of self with elements replaced or added to; without `src`, by a number."""
+def scatter(
+    self: Spec, dim: int, index: Spec, src: Operand = 0, value: Number | None = None
+) -> Spec:
+    """A row-major copy of self with elements replaced or added to, or replaced by a number."""
+    if not is_empty(index.shape):
+        refuse_overflow(self, value)
     source = src if isinstance(src, Spec) else None
     if source is not None and source.dtype != self.dtype:
         raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
@@ -485,7 +490,7 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
 
 
 @rule(aten.constant_pad_nd.default)
-def constant_pad_nd(self: Spec, pad: Sizes) -> Spec:
+def constant_pad_nd(self: Spec, pad: Sizes, value: Number) -> Spec:
     """Padded from the last dimension backwards, or cropped; in self's memory format."""
     if len(pad) % 2:
         raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
@@ -511,7 +516,9 @@ def constant_pad_nd(self: Spec, pad: Sizes) -> Spec:
         shape[d] = size
     if all(le(amount, 0) for amount in pad):
         return self.fresh(shape, preserved_stride(self.fresh(shape, self.stride)))
-    return self.fresh(shape, stride_for(tuple(shape), suggested_format(self)))
+    result = self.fresh(shape, stride_for(tuple(shape), suggested_format(self)))
+    refuse_overflow(result, value)
+    return result
 
 
 @rule(aten.roll.default)

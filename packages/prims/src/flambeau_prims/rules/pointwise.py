@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.torch_version import TorchVersion
 
+from flambeau_prims.held_numbers import refuse_overflow
 from flambeau_prims.promotion import (
     Number,
     Operand,
@@ -668,8 +669,9 @@ def _check_fill_value(self: Spec, value: Operand) -> None:
 
 
 @rule(aten.fill.Scalar, aten.fill.Tensor)
-def fill(self: Spec) -> Spec:
-    """As empty_like."""
+def fill(self: Spec, value: Operand) -> Spec:
+    """As empty_like; self's dtype must hold a number."""
+    refuse_overflow(self, value)
     return self.replace(stride=preserved_stride(self), offset=0)
 
 
@@ -681,6 +683,7 @@ def fill_(self: Spec, value: Operand) -> Spec:
             f"fill_ only supports 0-dimension value tensor but got tensor with "
             f"{value.ndim} dimensions."
         )
+    refuse_overflow(self, value)
     return self
 
 
