@@ -4,6 +4,7 @@ before it is called.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,11 +121,24 @@ def test_an_expected_backward_that_cannot_be_built_runs_operator_by_operator(
     assert "no kernel" in str(graph.fallback)
 
 
-def test_a_second_process_reads_the_backward_that_was_begun(tmp_path: Any) -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_backward_that_was_begun_is_read_by_the_next_compile(
+    autocast: bool, events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "1")
+    monkeypatch.setenv("FLAMBEAU_CHECK", "0")  # which compiles every graph
     model, given = Classifier(), drawn()
-    options = {"cache_dir": tmp_path / "cache", "graph_cache": True}
     for _ in range(2):
-        compiled = flambeau.compile(model, options=options)
-        mine = gradients(compiled, model, given, 0)
-        torch.testing.assert_close(mine, gradients(model, model, given, 0))
-        flambeau.reset()
+        compiled = flambeau.compile(model)
+        gradients = []
+        for function in (compiled, model):
+            model.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss, _ = function(*given)
+            loss.backward()
+            gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        tolerance = {"atol": 2e-2, "rtol": 2e-2} if autocast else {}
+        torch.testing.assert_close(*gradients, **tolerance)
+    lowered = [event for event in events if event.startswith("lower")]
+    assert lowered == ["lower forward", "lower backward_without_1"]
