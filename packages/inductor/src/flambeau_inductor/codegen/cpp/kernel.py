@@ -42,7 +42,7 @@ from flambeau_inductor.codegen.cpp.reductions import (
 )
 from flambeau_inductor.codegen.cpp.row_shares import ROWS, accumulate_in_memory, share_loop
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
-from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
+from flambeau_inductor.codegen.cpp.segments import Segment, segments_of, ways_along
 from flambeau_inductor.codegen.cpp.short_groups import widen_short_groups
 from flambeau_inductor.codegen.cpp.short_rows import unroll_short_rows
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
@@ -227,25 +227,42 @@ class KernelWriter(LoopWriter):
         """Statements invariant along the vector axis, then the vector loop, peeled for masks."""
         moving = dependents(body, {vector.symbol.name})
         before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
-        inside = tuple(s for s in body if varies(s, moving) or is_scatter(s))
         stores = [
             s for s in body if isinstance(s, Store) and not varies(s, moving) and not is_scatter(s)
         ]
         self.statements(before)
         known = {s.name for s in before if not isinstance(s, CheckIndex)}
         rest = tuple(s for s in body if s not in stores)
-        segments = None if self.checked else segments_of(self, rest, vector, begin, end)
+        ways = [("", rest)] if self.checked else ways_along(rest, vector, self.plan.lead)
+        word = "if"
+        for condition, way in ways:
+            head = f"{word} ({condition})" if condition else "else"
+            with self.block(head) if len(ways) > 1 else nullcontext():
+                self.segment_loops(vector, begin, end, way, before, known)
+            word = "else if"
+        self.statements(stores)
+
+    def segment_loops(
+        self,
+        vector: Axis,
+        begin: str,
+        end: str,
+        body: Body,
+        before: Sequence[Statement],
+        known: set[str],
+    ) -> None:
+        """The vector loop in segments, peeled for masks, behind what was written `before`."""
+        segments = None if self.checked else segments_of(self, body, vector, begin, end)
         if segments is None:
-            segments = [Segment(begin, end, rest)]
+            segments = [Segment(begin, end, body)]
         for part in segments:
             peeled = None if self.checked else peel(part.body, vector)
             if peeled is not None:
                 write_peeled(self, peeled, vector, part.low, part.high, known)
-            elif inside:
+            elif any(isinstance(s, (Store, CheckIndex)) for s in part.body):
                 # Where conditions are known, a value may vary no more: then it is written before.
                 loop = tuple(s for s in part.body if s not in before)
                 write_vector_loop(self, vector, part.low, part.high, loop, known)
-        self.statements(stores)
 
     @contextmanager
     def lead_loops(
