@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.codegen.cpp.lgamma_prelude import LGAMMA
 from flambeau_inductor.codegen.cpp.matmul_prelude import MATMUL_FUNCTIONS
 from flambeau_inductor.codegen.cpp.remainder_prelude import REMAINDERS
 from flambeau_inductor.codegen.cpp.transpose_prelude import stage_tile
@@ -99,13 +100,12 @@ template <class T> using wrap = typename unsigned_of<T>::type;
 """,
     "fma_of": """\
 // One rounding where the machine has fused multiply-add, two elsewhere: only polynomials use it.
-INLINE float fma_of(float a, float b, float c) {
 #ifdef __FMA__
-  return __builtin_fmaf(a, b, c);
+INLINE float fma_of(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double fma_of(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else
-  return a * b + c;
+template <class T> INLINE T fma_of(T a, T b, T c) { return a * b + c; }
 #endif
-}
 """,
     "exp_of": """\
 // exp(x) = 2**n * exp(r), |r| <= ln(2)/2, by a polynomial (own minimax fit, 3e-9); below 1 ulp,
@@ -182,6 +182,7 @@ INLINE float erf_of(float x) {
 }
 INLINE double erf_of(double x) { return erf(x); }
 """,
+    "lgamma_of": LGAMMA,
     "signbit_of": """\
 INLINE bool signbit_of(float x) { return __builtin_bit_cast(int32_t, x) < 0; }
 INLINE bool signbit_of(double x) { return __builtin_bit_cast(int64_t, x) < 0; }
