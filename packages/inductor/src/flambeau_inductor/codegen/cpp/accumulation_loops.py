@@ -25,6 +25,14 @@ import torch
 
 from flambeau_inductor.codegen.cpp.bfloat16_words import Words, in_words, write_elements, write_word
 from flambeau_inductor.codegen.cpp.elements import write_element
+from flambeau_inductor.codegen.cpp.float16_rows import (
+    converted,
+    declare_float_rows,
+    narrow_rows,
+    on_rows,
+    staged_chunks,
+    widen_rows,
+)
 from flambeau_inductor.codegen.cpp.peel import write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import COSTLY, dependents, statement_cost, varies
 from flambeau_inductor.codegen.cpp.reductions import (
@@ -112,7 +120,14 @@ def _write_lanes(
                 array = f"{key}_lanes{suffix}"
                 writer.line(f"{ctype} {array}[{LANES}] __attribute__((aligned(64)));")
                 writer.line(f"for (int64_t c = 0; c < {LANES}; ++c) {array}[c] = {first};")
+        rows = None
+        if words is None and not (writer.checked or phase.sorts):
+            rows = on_rows(inside, writer.kernel.inner[-1], begin="block", outside=writer.dtypes)
         with writer.block(f"for (int64_t block = part; block < stop; block += {LANES})"):
+            if rows is not None:
+                declare_float_rows(writer, rows, LANES)
+                widen_rows(writer, rows, writer.kernel.inner[-1], "block", str(LANES))
+                inside = rows.body
             if any("{step}" in text for a in accumulators.values() for text in a.lane_take):
                 writer.line(f"const int32_t step = (int32_t)((block - part) / {LANES});")
             writer.simd(_check(inside))
@@ -128,6 +143,8 @@ def _write_lanes(
                     writer.line(f"const int64_t {name} = block + c;")
                     write_element(writer, phase, inside)
                     _take_in_lanes(writer, phase, accumulators, "[c]")
+            if rows is not None:
+                narrow_rows(writer, rows, writer.kernel.inner[-1], "block", str(LANES))
         for key, accumulator in accumulators.items():
             _join_lanes(writer, key, accumulator, by_words=words is not None)
 
@@ -237,26 +254,57 @@ def _write_plain(
     if not accumulators and not _uses_rows(phase):
         write_vector_loop(writer, writer.kernel.inner[-1], begin, end, tuple(inside), ())
         return
-    clauses = [_check(inside)]
     for key, accumulator in accumulators.items():
-        for (ctype, suffix, start), sign in zip(accumulator.part, accumulator.clauses, strict=True):
+        for ctype, suffix, start in accumulator.part:
             writer.line(f"{ctype} {key}_part{suffix} = {start};")
-            clauses.append((f"{key}_part{suffix}", sign))
+    rows = None
+    if not (writer.checked or phase.sorts):
+        dtypes = converted(begin, end)
+        rows = on_rows(inside, writer.kernel.inner[-1], dtypes, outside=writer.dtypes)
+    if rows is None:
+        _write_parts(writer, phase, accumulators, inside, _parts(accumulators, inside, begin, end))
+    else:
+        chunks = staged_chunks(writer, rows, writer.kernel.inner[-1], begin, end)
+        with writer.block(""), chunks as bounds:
+            parts = _parts(accumulators, rows.body, *bounds)
+            _write_parts(writer, phase, accumulators, rows.body, parts)
+    for key, accumulator in accumulators.items():
+        for text in accumulator.join if accumulator.vectorised else ():
+            writer.line(text.format(**places("s", f"{key}_all"), **places("q", f"{key}_part")))
+
+
+def _parts(
+    accumulators: dict[str, Accumulator], inside: Sequence[Statement], begin: str, end: str
+) -> list[tuple[str, str]]:
+    """Where a loop that accumulates is cut."""
     in_vectors = all(accumulator.vectorised for accumulator in accumulators.values())
     only_sums = accumulators and all(each.pairs is not None for each in accumulators.values())
     # Sums that cost nothing else are sooner added by scalars than from another vector's lanes.
-    is_cut = in_vectors and not (only_sums and sum(map(statement_cost, inside)) < COSTLY)
-    for first, last in _vector_parts(begin, end, inside) if is_cut else [(begin, end)]:
-        if in_vectors:
+    if not in_vectors or (only_sums and sum(map(statement_cost, inside)) < COSTLY):
+        return [(begin, end)]
+    return _vector_parts(begin, end, inside)
+
+
+def _write_parts(
+    writer: LoopWriter,
+    phase: Phase,
+    accumulators: dict[str, Accumulator],
+    inside: Sequence[Statement],
+    parts: Sequence[tuple[str, str]],
+) -> None:
+    """Loops over parts of a row, which accumulate in the same variables."""
+    clauses = [_check(inside)]
+    for key, accumulator in accumulators.items():
+        for (_, suffix, _), sign in zip(accumulator.part, accumulator.clauses, strict=True):
+            clauses.append((f"{key}_part{suffix}", sign))
+    for first, last in parts:
+        if all(accumulator.vectorised for accumulator in accumulators.values()):
             writer.simd(*clauses)
         with writer.loop(writer.kernel.inner[-1].symbol.name, first, last):
             write_element(writer, phase, inside)
             for reduce in phase.reduces:
                 where, takes = places("q", f"{reduce.name}_part"), accumulators[reduce.name].take
                 _write_takes(writer, takes, reduce.name, reduce.value, where)
-    for key, accumulator in accumulators.items():
-        for text in accumulator.join if accumulator.vectorised else ():
-            writer.line(text.format(**places("s", f"{key}_all"), **places("q", f"{key}_part")))
 
 
 def _vector_parts(begin: str, end: str, inside: Sequence[Statement]) -> list[tuple[str, str]]:

@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.float16_rows import (
+    declare_float_rows,
+    narrow_rows,
+    on_rows,
+    widen_rows,
+)
 from flambeau_inductor.codegen.cpp.gathered_rows import fetch_gathered_rows
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled, write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import (
@@ -550,6 +556,15 @@ class KernelWriter(LoopWriter):
         inside = [s for s in phase.inner if isinstance(s, Scan) or varies(s, moving)]
         self.statements(s for s in phase.inner if s not in inside)
         self.printer.carry_index = "[c]"
+        vector = self.plan.vector
+        assert vector is not None
+        rows = None
+        if not self.checked:
+            rows = on_rows(inside, vector, begin="first", outside=self.dtypes)
+        if rows is not None:
+            declare_float_rows(self, rows, self.block_width)
+            widen_rows(self, rows, vector, "first", "count")
+            inside = list(rows.body)
         with self.column_loop(
             ("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None
         ):
@@ -562,6 +577,8 @@ class KernelWriter(LoopWriter):
                 whole |= places("q", part, "[c]")
                 for text in column_take(accumulator, reduce, dtype):
                     self.line(text.format(**whole, v=reduce.value, at=self.position()))
+        if rows is not None:
+            narrow_rows(self, rows, vector, "first", "count")
 
     def flush_columns(self, bounded: dict[str, Accumulator]) -> None:
         """Join the parts of accumulators that hold a bounded number of elements."""

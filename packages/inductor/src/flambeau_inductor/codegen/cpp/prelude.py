@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.codegen.cpp.half_rows_prelude import ROWS_OF_HALVES
 from flambeau_inductor.codegen.cpp.lgamma_prelude import LGAMMA
 from flambeau_inductor.codegen.cpp.matmul_prelude import MATMUL_FUNCTIONS
 from flambeau_inductor.codegen.cpp.remainder_prelude import REMAINDERS
@@ -606,38 +607,7 @@ INLINE uint16_t to_float16(float x) {
 FUNCTIONS["stage_tile"] = stage_tile()
 FUNCTIONS.update({one.name: cpp_conversions(one) for one in FLOAT8.values()})
 
-FUNCTIONS["rows_of_halves"] = """\
-// Rows by the machine's instructions; what is left of one, element by element.
-#if defined(__AVX512F__)
-#define HALVES 16
-typedef short halves __attribute__((vector_size(32), aligned(2), may_alias));
-typedef float widened __attribute__((vector_size(64), aligned(4), may_alias));
-#define WIDEN(x) __builtin_ia32_vcvtph2ps512_mask(x, widened{}, -1, 4)
-#define NARROW(x) __builtin_ia32_vcvtps2ph512_mask(x, 0, halves{}, -1)
-#elif defined(__F16C__)
-#define HALVES 8
-typedef short halves __attribute__((vector_size(16), aligned(2), may_alias));
-typedef float widened __attribute__((vector_size(32), aligned(4), may_alias));
-#define WIDEN(x) __builtin_ia32_vcvtph2ps256(x)
-#define NARROW(x) __builtin_ia32_vcvtps2ph256(x, 0)
-#endif
-INLINE void widen_float16(const uint16_t *from, float *to, int64_t n) {
-  int64_t i = 0;
-#ifdef HALVES
-  for (; i + HALVES <= n; i += HALVES)
-    *(widened *)(to + i) = (widened)WIDEN(*(const halves *)(from + i));
-#endif
-  for (; i < n; ++i) to[i] = from_float16(from[i]);
-}
-INLINE void narrow_float16(const float *from, uint16_t *to, int64_t n) {
-  int64_t i = 0;
-#ifdef HALVES
-  for (; i + HALVES <= n; i += HALVES)
-    *(halves *)(to + i) = (halves)NARROW(*(const widened *)(from + i));
-#endif
-  for (; i < n; ++i) to[i] = to_float16(from[i]);
-}
-"""
+FUNCTIONS["rows_of_halves"] = ROWS_OF_HALVES
 
 FUNCTIONS["stream_line"] = """\
 // A share of the last-level cache: results that are larger do not stay there for their readers.
@@ -703,7 +673,9 @@ _PROVIDES = {
     "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16",
     "from_float16": "float16", "to_float16": "float16", "int_fmod": "int_divide",
     "int_remainder": "int_divide", "int_floor_divide": "int_divide", "float_mod": "float_remainder",
-    "widen_float16": "rows_of_halves", "narrow_float16": "rows_of_halves",
+    **dict.fromkeys(
+        ("widen_float16", "narrow_float16", "widen_bfloat16", "narrow_bfloat16"), "rows_of_halves"
+    ),
     "shift_right": "shift_left", "float_of": "double_of", "sum_in_pairs": "in_pairs",
     "prod_in_pairs": "in_pairs", "largest_in_pairs": "extremes_in_pairs",
     "smallest_in_pairs": "extremes_in_pairs", "join_exponentials": "add_exponential",
