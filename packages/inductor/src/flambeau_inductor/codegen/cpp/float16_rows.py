@@ -166,8 +166,8 @@ def _write_chunks(
             if first.isdigit() and last.isdigit():
                 last = str(int(first) + whole_vectors(int(last) - int(first)))
             else:
-                writer.line(f"const int64_t stop = {first} + ({last} - {first} + 7) / 8 * 8;")
-                last = "stop"
+                writer.line(f"const int64_t chunk_stop = {first} + ({last} - {first} + 7) / 8 * 8;")
+                last = "chunk_stop"
         writer.simd(None)
         with writer.loop(vector.symbol.name, first, last):
             writer.statements(rows.body)

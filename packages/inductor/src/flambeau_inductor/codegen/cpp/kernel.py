@@ -13,7 +13,7 @@ EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, i
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeGuard
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
@@ -25,6 +25,7 @@ from flambeau_inductor.codegen.cpp.float16_rows import (
     widen_rows,
 )
 from flambeau_inductor.codegen.cpp.gathered_rows import fetch_gathered_rows
+from flambeau_inductor.codegen.cpp.loop_nests import nest_of, transposed
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled, write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_UNIT,
@@ -63,6 +64,7 @@ from flambeau_inductor.scheduler.phases import split_phases
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from flambeau_inductor.codegen.cpp.plan import Plan
     from flambeau_inductor.codegen.cpp.reductions import Accumulator
     from flambeau_inductor.ir import Body, LoopKernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
@@ -178,20 +180,26 @@ class KernelWriter(LoopWriter):
         ]
         return (*(axis for axis in self.plan.lead if axis is not tile), *counted)
 
-    def write_tiles(self, vector: Axis, tile: Axis) -> None:
+    def write_tiles(
+        self,
+        vector: Axis,
+        tile: Axis,
+        bounds: tuple[str, str] = ("begin", "end"),
+        count: str = "p",
+    ) -> None:
         """Tiles of the vector axis and a lead axis: loads contiguous along it are transposed."""
         name, lead = vector.symbol.name, tile.symbol.name
         rows, columns = tile_shape(self.kernel, self.plan)
         staged = [s for s in self.kernel.body if self.is_staged(s, vector, tile)]
-        with self.lead_loops(self.tiled_lead()):
-            for begin, end, axis, count in (
+        with self.lead_loops(self.tiled_lead(), bounds, count):
+            for begin, end, axis, length in (
                 ("first", "last", tile, rows),
                 ("part", "stop", vector, columns),
             ):
                 size, static = self.size(axis), static_product((axis,))
-                stop = f"{begin} + {count}"
-                self.line(f"const int64_t {begin} = {axis.symbol.name}_tile * {count};")
-                if static is None or static % count:
+                stop = f"{begin} + {length}"
+                self.line(f"const int64_t {begin} = {axis.symbol.name}_tile * {length};")
+                if static is None or static % length:
                     stop = f"{stop} < {size} ? {stop} : {size}"
                 self.line(f"const int64_t {end} = {stop};")
             for load in staged:
@@ -272,9 +280,11 @@ class KernelWriter(LoopWriter):
 
     @contextmanager
     def lead_loops(
-        self, lead: Sequence[Axis], bounds: tuple[str, str] = ("begin", "end")
+        self, lead: Sequence[Axis], bounds: tuple[str, str] = ("begin", "end"), count: str = "p"
     ) -> Iterator[None]:
-        """Within the bounds over the points of the lead axes, counted as an odometer counts."""
+        """Within the bounds over the points of the lead axes, counted as an odometer counts, by the
+        variable `count`.
+        """
         if not lead:
             yield
             return
@@ -282,12 +292,13 @@ class KernelWriter(LoopWriter):
             with self.loop(lead[0].symbol.name, *bounds):
                 yield
             return
-        self.line(f"int64_t rest = {bounds[0]};")
+        rest = "rest" if count == "p" else f"{count}_rest"
+        self.line(f"int64_t {rest} = {bounds[0]};")
         for axis in reversed(lead[1:]):
             size = self.size(axis)
-            self.line(f"int64_t {axis.symbol.name} = rest % {size}; rest /= {size};")
-        self.line(f"int64_t {lead[0].symbol.name} = rest;")
-        with self.loop("p", *bounds):
+            self.line(f"int64_t {axis.symbol.name} = {rest} % {size}; {rest} /= {size};")
+        self.line(f"int64_t {lead[0].symbol.name} = {rest};")
+        with self.loop(count, *bounds):
             yield
             for axis in reversed(lead[1:]):
                 name = axis.symbol.name
@@ -368,16 +379,40 @@ class KernelWriter(LoopWriter):
         self, phase: Phase, accumulators: dict[str, Accumulator], begin: str, end: str
     ) -> None:
         """The nest over the inner axes; the last one is the vector loop."""
-        inner = self.kernel.inner
-        opened = []
-        for depth, axis in enumerate(inner[:-1]):
-            bounds = (begin, end) if depth == 0 else ("0", self.size(axis))
-            opened.append(self.loop(axis.symbol.name, *bounds))
-            opened[-1].__enter__()
-        bounds = (begin, end) if len(inner) == 1 else ("0", self.size(inner[-1]))
-        write_accumulation_loop(self, phase, accumulators, *bounds)
-        for context in reversed(opened):
-            context.__exit__(None, None, None)
+        tiled = transposed(self.kernel, phase) if self.plan.kind == "rows" else None
+        if tiled is not None:
+            self.write_transposed(*tiled)
+            return
+        nest = nest_of(self.kernel, phase)
+        first, self.row_axis = self.kernel.inner[0], nest.row
+        rest = self.product((*nest.merged[1:], nest.row))
+        with ExitStack() as opened:
+            if nest.merged:
+                opened.enter_context(self.block(""))
+            for axis in nest.outer:
+                bounds = (begin, end) if axis is first else ("0", self.size(axis))
+                opened.enter_context(self.loop(axis.symbol.name, *bounds))
+            if nest.merged and nest.merged[0] is first and (begin, end) != ("0", self.size(first)):
+                bounds = "row_begin", "row_end"
+                for bound, place in zip(bounds, (begin, end), strict=True):
+                    self.line(f"const int64_t {bound} = {place} * {rest};")
+            elif nest.row is first:
+                bounds = begin, end
+            else:
+                bounds = "0", self.product((*nest.merged, nest.row))
+            for axis in nest.merged:
+                self.line(f"const int64_t {axis.symbol.name} = 0;")
+            write_accumulation_loop(self, phase, accumulators, *bounds)
+
+    def write_transposed(self, kernel: LoopKernel, plan: Plan) -> None:
+        """A phase in tiles over the inner axes."""
+        before = self.kernel, self.plan
+        self.kernel, self.plan = kernel, plan
+        assert plan.vector is not None and plan.tile is not None
+        with self.block(""):
+            bounds = "0", self.product(self.tiled_lead())
+            self.write_tiles(plan.vector, plan.tile, bounds, "q")
+        (self.kernel, self.plan), self.staged, self.whole_row = before, {}, None
 
     # Whole
 

@@ -40,6 +40,7 @@ class LoopWriter:
     """Writes the loops and statements of a kernel. `staged`: the C++ of loads from a tile.
     `streamed`: the buffers that are stored around the caches, with the axes of the stores.
     `whole_row`: the bounds of rows of whole tiles, if the kernel goes by tiles.
+    `row_axis`: the innermost axis of a phase's loops.
     `row_names`: (value, descending) -> the row that holds it while it is sorted.
     """
 
@@ -57,6 +58,8 @@ class LoopWriter:
         self.staged: dict[str, str] = {}
         self.streamed: dict[str, tuple[Axis, ...]] = {}
         self.whole_row: tuple[str, str] | None = None
+        if kernel.inner:
+            self.row_axis = kernel.inner[-1]
         self.ordered = False
         """Whether points of the vector loop must come one after another."""
         self.row_names: dict[tuple[str, bool], str] = {}
