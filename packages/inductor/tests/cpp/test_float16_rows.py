@@ -7,11 +7,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import sympy
 import torch
-from run_cpp import I0, I1, K0, OPTIONS, R0, Library, axes, params
+from run_cpp import I0, I1, K0, K1, OPTIONS, R0, Library, axes, params
 
-from flambeau_inductor.codegen.cpp.float16_rows import on_rows
-from flambeau_inductor.ir import Compute, Load, LoopKernel, Reduce, Scan, Store
+from flambeau_inductor.codegen.cpp.float16_rows import gathered_float16, on_rows
+from flambeau_inductor.indexing.expressions import FloorDiv, symbol
+from flambeau_inductor.ir import CheckIndex, Compute, Load, LoopKernel, Reduce, Scan, Store
 from flambeau_runtime.build import isa
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -145,8 +147,38 @@ def products(dtype: torch.dtype, row: int, reverse: bool) -> LoopKernel:
     return LoopKernel("cpu", described, (K0,), axes((I0, K0)), axes((R0, row)), body)
 
 
+def doubled(place: sympy.Expr) -> tuple:
+    """Statements that double what stands at v1's place."""
+    return (
+        Compute("v2", F32, "cast", ("v1",)),
+        Compute("v3", F32, "add", ("v2", "v2")),
+        Compute("v4", F16, "cast", ("v3",)),
+        Store("b2", place, "v4"),
+    )
+
+
+AT = symbol("v0")
+GATHERED = (
+    Load("v0", torch.int64, "b1", I1),
+    CheckIndex("v0", 50),
+    Load("v1", F16, "b0", 50 * I0 + AT),
+    *doubled(70 * I0 + I1),
+)
+LOOKED_UP = (
+    Load("v0", torch.int64, "b1", I0),
+    CheckIndex("v0", K1),
+    Load("v1", F16, "b0", 70 * AT + I1),
+    *doubled(70 * I0 + I1),
+)
+REPEATED = (Load("v1", F16, "b0", 35 * I0 + FloorDiv(I1, 2)), *doubled(70 * I0 + I1))
+
+
 def reductions() -> dict[str, LoopKernel]:
     result = {}
+    described = params((F16, "read"), (torch.int64, "read"), (F16, "write"))
+    for name, body in (("gathered", GATHERED), ("looked_up", LOOKED_UP), ("repeated", REPEATED)):
+        outer = axes((I0, K0), (I1, 70))
+        result[name] = LoopKernel("cpu", described, (K0, K1), outer, (), body)
     for name, dtype in (("f16", F16), ("bf16", BF16)):
         for row in LENGTHS:
             result[f"rows_{name}_{row}"] = softmax_gradient(dtype, row)
@@ -226,3 +258,36 @@ def test_every_bfloat16_of_short_rows(reducing) -> None:
     y = torch.ones(len(x) + 64, dtype=BF16)
     z, most = torch.zeros(len(x) + 64, dtype=BF16), torch.zeros(1025 + 64)
     reducing.check("rows_bf16_64", [x, y, z, most], (1025,))
+
+
+def test_gathered_halves(reducing) -> None:
+    torch.manual_seed(0)
+    table, at = values(F16, 9 * 50), torch.randint(0, 50, (70,))
+    got = torch.full((9 * 70 + 64,), 3.0, dtype=F16)
+    reducing.check("gathered", [table, at, got], (9, 0))
+    assert (got[9 * 70 :] == 3).all()
+    reducing.check("repeated", [values(F16, 9 * 35), at, got], (9, 0))
+    at[11] = 50
+    assert reducing.run("gathered", [table, at, got], (9, 0))
+
+
+def test_rows_that_an_index_names(reducing) -> None:
+    torch.manual_seed(0)
+    table, at = values(F16, 11 * 70), torch.randint(0, 11, (9,))
+    got = torch.full((9 * 70 + 64,), 3.0, dtype=F16)
+    reducing.check("looked_up", [table, at, got], (9, 11))
+    assert (got[9 * 70 :] == 3).all()
+    at[4] = -1
+    assert reducing.run("looked_up", [table, at, got], (9, 11))
+    empty = torch.zeros(0, dtype=F16)
+    assert reducing.run("looked_up", [empty, at, got], (9, 0))  # no row is read
+
+
+def test_how_places_that_vary_are_read() -> None:
+    _, along = axes((I0, K0), (I1, 70))
+    assert gathered_float16(GATHERED, along) == gathered_float16(REPEATED, along) == {"v1"}
+    assert not gathered_float16(LOOKED_UP, along)
+    text = Library(reductions()).text
+    for kernel, way in (("gathered", "one_float16("), ("looked_up", "widen_float16(")):
+        body = text[text.index(f" {kernel}_part") :].partition("EXPORT")[0]
+        assert way in body and "from_float16(" not in body and "to_float16(" not in body

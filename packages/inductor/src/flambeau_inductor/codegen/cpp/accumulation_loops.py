@@ -121,7 +121,7 @@ def _write_lanes(
                 writer.line(f"{ctype} {array}[{LANES}] __attribute__((aligned(64)));")
                 writer.line(f"for (int64_t c = 0; c < {LANES}; ++c) {array}[c] = {first};")
         rows = None
-        if words is None and not (writer.checked or phase.sorts):
+        if words is None and not phase.sorts:
             rows = on_rows(inside, writer.row_axis, begin="block", outside=writer.dtypes)
         with writer.block(f"for (int64_t block = part; block < stop; block += {LANES})"):
             if rows is not None:
@@ -260,7 +260,7 @@ def _write_plain(
         for ctype, suffix, start in accumulator.part:
             writer.line(f"{ctype} {key}_part{suffix} = {start};")
     rows = None
-    if not (writer.checked or phase.sorts):
+    if not phase.sorts:
         dtypes = converted(begin, end)
         rows = on_rows(inside, writer.row_axis, dtypes, outside=writer.dtypes)
     if rows is None:

@@ -19,9 +19,9 @@ import sympy
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import HALVES
-from flambeau_inductor.codegen.cpp.plan import stride_along
+from flambeau_inductor.codegen.cpp.plan import dependents, stride_along
 from flambeau_inductor.indexing.expressions import free_names, symbol
-from flambeau_inductor.ir import Compute, Load, Store, defined_name, operands
+from flambeau_inductor.ir import CheckIndex, Compute, Load, Store, defined_name, operands
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -145,6 +145,21 @@ def _casts(
     return known.get(statement.args[0]) is source
 
 
+def gathered_float16(body: Sequence[Statement], vector: Axis) -> frozenset[str]:
+    """The loads of float16 at places that differ from element to element along an axis by no fixed
+    step: no processor gathers 16 bits into vectors.
+    """
+    name = vector.symbol.name
+    moving = dependents(tuple(body), {name}) - {name}
+    return frozenset(
+        s.name
+        for s in body
+        if isinstance(s, Load)
+        and s.dtype is torch.float16
+        and (stride_along(s.index, vector) is None or not free_names(s.index).isdisjoint(moving))
+    )
+
+
 def converts_float16(statement: Statement, known: Mapping[str, torch.dtype]) -> bool:
     """Whether a statement casts from float16 or to it."""
     if not isinstance(statement, Compute) or statement.op != "cast":
@@ -168,7 +183,8 @@ def _write_chunks(
             else:
                 writer.line(f"const int64_t chunk_stop = {first} + ({last} - {first} + 7) / 8 * 8;")
                 last = "chunk_stop"
-        writer.simd(None)
+        checks = any(isinstance(s, CheckIndex) for s in rows.body)
+        writer.simd(("bad", "|") if checks else None)
         with writer.loop(vector.symbol.name, first, last):
             writer.statements(rows.body)
 
@@ -176,6 +192,8 @@ def _write_chunks(
 def _only_rows(rows: Float16Rows) -> bool:
     """Whether a body has no memory but rows of floats: then it may go beyond their ends."""
     names = {row.name for row in (*rows.widened, *rows.narrowed)}
+    if any(isinstance(s, CheckIndex) for s in rows.body):
+        return False
     return all(s.buffer in names for s in rows.body if isinstance(s, (Load, Store)))
 
 
@@ -218,7 +236,10 @@ def widen_rows(writer: LoopWriter, rows: Float16Rows, vector: Axis, begin: str, 
     """Fill the rows that the body reads, from `begin` on along the axis."""
     for row in rows.widened:
         place = _place(writer, row, vector, begin)
-        writer.line(f"widen_{HALVES[row.dtype]}({place}, {row.name}, {count});")
+        guards = writer.printer.guards
+        valid = " && ".join(guards[name] for name in sorted(free_names(row.index) & guards.keys()))
+        length = f"{valid} ? {count} : 0" if valid else count
+        writer.line(f"widen_{HALVES[row.dtype]}({place}, {row.name}, {length});")
 
 
 def narrow_rows(
@@ -232,6 +253,8 @@ def narrow_rows(
 
 def _place(writer: LoopWriter, row: Row, vector: Axis, begin: str) -> str:
     index = row.index.xreplace({vector.symbol: _along(begin)})
+    writer.make_safe(index)
+    writer.flush()
     return f"{row.buffer} + {writer.printer.index_text(index)}"
 
 

@@ -116,3 +116,15 @@ CONVERSIONS_8(bfloat16)
 CONVERSIONS(float16)
 CONVERSIONS(bfloat16)
 """
+
+ONE_FLOAT16 = """\
+// For loops that are not vectorised.
+INLINE float one_float16(uint16_t bits) {
+#ifdef __F16C__
+  typedef short eight __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtph2ps(eight{(short)bits})[0];
+#else
+  return from_float16(bits);
+#endif
+}
+"""

@@ -20,6 +20,7 @@ from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.float16_rows import (
     declare_float_rows,
+    gathered_float16,
     narrow_rows,
     on_rows,
     widen_rows,
@@ -104,6 +105,8 @@ class KernelWriter(LoopWriter):
         self.ordered = self.plan.serial and vector is not None and is_ordered(kernel.body, vector)
         self.block_width = column_block(kernel, vector) if vector is not None else 0
         self.keep_rows = False
+        if vector is not None:
+            self.printer.gathered = gathered_float16(self.kernel.body, vector)
 
     # The kernel
 
@@ -593,9 +596,7 @@ class KernelWriter(LoopWriter):
         self.printer.carry_index = "[c]"
         vector = self.plan.vector
         assert vector is not None
-        rows = None
-        if not self.checked:
-            rows = on_rows(inside, vector, begin="first", outside=self.dtypes)
+        rows = on_rows(inside, vector, begin="first", outside=self.dtypes)
         if rows is not None:
             declare_float_rows(self, rows, self.block_width)
             widen_rows(self, rows, vector, "first", "count")

@@ -256,7 +256,7 @@ def write_vector_loop(
     with writer.block("") if before else nullcontext():
         writer.statements(before)
         rows = None
-        if not (writer.checked or writer.staged or writer.ordered):
+        if not (writer.staged or writer.ordered):
             dtypes = converted(begin, end) if not writer.streamed else (torch.float16,)
             rows = on_rows(inside, vector, dtypes)
         if rows is not None:

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from flambeau_inductor.codegen.cpp.half_rows_prelude import ROWS_OF_HALVES
+from flambeau_inductor.codegen.cpp.half_rows_prelude import ONE_FLOAT16, ROWS_OF_HALVES
 from flambeau_inductor.codegen.cpp.lgamma_prelude import LGAMMA
 from flambeau_inductor.codegen.cpp.matmul_prelude import MATMUL_FUNCTIONS
 from flambeau_inductor.codegen.cpp.remainder_prelude import REMAINDERS
@@ -608,6 +608,7 @@ FUNCTIONS["stage_tile"] = stage_tile()
 FUNCTIONS.update({one.name: cpp_conversions(one) for one in FLOAT8.values()})
 
 FUNCTIONS["rows_of_halves"] = ROWS_OF_HALVES
+FUNCTIONS["one_float16"] = ONE_FLOAT16
 
 FUNCTIONS["stream_line"] = """\
 // A share of the last-level cache: results that are larger do not stay there for their readers.

@@ -47,7 +47,8 @@ class CppPrinter:
     variables that hold them, whose value the compiler does not know. `floats` are the dtypes of
     floating values; `truncated` maps an integer that was cast from one to the float equal to it;
     `rounded` maps a bfloat16 to the float that it was cast from, in the same scope; `masks` maps a
-    condition to a variable with its value in each bit.
+    condition to a variable with its value in each bit. `gathered` are float16 loads at places that
+    differ from element to element: loops with such loads are not vectorised.
     """
 
     def __init__(self) -> None:
@@ -62,6 +63,7 @@ class CppPrinter:
         self.truncated: dict[str, tuple[str, torch.dtype]] = {}
         self.rounded: dict[str, str] = {}
         self.masks: dict[str, str] = {}
+        self.gathered: frozenset[str] = frozenset()
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
@@ -213,6 +215,8 @@ class CppPrinter:
             return f"{x} ? {literal(1, to)} : {literal(0, to)}"
         if x in self.rounded and to in (torch.float32, torch.float64):
             return self.cast(f"rounded_bfloat16({self.rounded[x]})", torch.float32, to)
+        if x in self.gathered:
+            return self.cast(f"one_float16({x})", torch.float32, to)
         if source in HALVES:
             return self.cast(f"from_{HALVES[source]}({x})", torch.float32, to)
         if to in HALVES:

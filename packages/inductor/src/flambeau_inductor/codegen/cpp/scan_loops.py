@@ -330,7 +330,7 @@ class _Blocks:
         writer = self.writer
         checked = any(isinstance(s, CheckIndex) for s in stage)
         rows = None
-        if not checked and not any(
+        if not any(
             name in self.in_blocks and writer.dtypes[name] in HALF_DTYPES  # type: ignore[index]
             for name in map(defined_name, stage)
         ):
