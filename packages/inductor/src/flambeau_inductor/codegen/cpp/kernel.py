@@ -14,6 +14,7 @@ EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, i
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
@@ -49,6 +50,7 @@ from flambeau_inductor.codegen.cpp.reductions import (
     places,
 )
 from flambeau_inductor.codegen.cpp.row_shares import ROWS, accumulate_in_memory, share_loop
+from flambeau_inductor.codegen.cpp.row_values import row_values
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
 from flambeau_inductor.codegen.cpp.segments import Segment, segments_of, ways_along
 from flambeau_inductor.codegen.cpp.short_groups import widen_short_groups
@@ -157,6 +159,7 @@ class KernelWriter(LoopWriter):
         if self.plan.tile is not None:
             self.write_tiles(vector, self.plan.tile)
             return
+        self.compute_row_values(vector)
         body, outer = self.kernel.body, self.plan.lead[-1]
         jammed = unroll_and_jam(self, body, vector, outer)
         with self.lead_loops(self.plan.lead):
@@ -166,6 +169,28 @@ class KernelWriter(LoopWriter):
             fetch_gathered_rows(self, vector, outer)
             with self.block("if (!jammed_here)") if jammed is not None else nullcontext():
                 self.vector_body(vector, "0", self.size(vector), body)
+
+    def compute_row_values(self, vector: Axis) -> None:
+        """Compute what is the same in all rows before them."""
+        values = row_values(self.kernel, self.plan)
+        if values is None:
+            return
+        checks = any(isinstance(s, CheckIndex) for s in values.moving)
+        for name in values.names:
+            ctype = "int32_t" if name in values.narrow else storage_type(self.dtypes[name])
+            self.line(f"{ctype} {name}_row[{self.size(vector)}] __attribute__((aligned(64)));")
+        with self.block(""):
+            self.statements(values.fixed)
+            self.simd(("bad", "|") if checks else None)
+            with self.loop(vector.symbol.name, "0", self.size(vector)):
+                self.statements(values.moving)
+                for name in values.names:
+                    self.line(f"{name}_row[{vector.symbol.name}] = {name};")
+        if checks:
+            self.line("if (bad) return bad;")
+        kept = {s.value for s in values.rest if isinstance(s, CheckIndex)}
+        self.checks = {name: check for name, check in self.checks.items() if name in kept}
+        self.kernel = replace(self.kernel, body=values.rest)
 
     def tiled_lead(self) -> tuple[Axis, ...]:
         """The lead axes and the vector axis, counted in tiles: those along what is read follow one
