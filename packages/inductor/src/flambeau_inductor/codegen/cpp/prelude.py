@@ -15,6 +15,7 @@ from flambeau_inductor.codegen.cpp.half_rows_prelude import ONE_FLOAT16, ROWS_OF
 from flambeau_inductor.codegen.cpp.lgamma_prelude import LGAMMA
 from flambeau_inductor.codegen.cpp.matmul_prelude import MATMUL_FUNCTIONS
 from flambeau_inductor.codegen.cpp.remainder_prelude import REMAINDERS
+from flambeau_inductor.codegen.cpp.short_erf_prelude import one_plus_erf
 from flambeau_inductor.codegen.cpp.transpose_prelude import stage_tile
 from flambeau_inductor.codegen.float8 import FLOAT8, cpp_conversions
 
@@ -605,6 +606,7 @@ INLINE uint16_t to_float16(float x) {
 
 
 FUNCTIONS["stage_tile"] = stage_tile()
+FUNCTIONS["one_plus_erf"] = one_plus_erf()
 FUNCTIONS.update({one.name: cpp_conversions(one) for one in FLOAT8.values()})
 
 FUNCTIONS["rows_of_halves"] = ROWS_OF_HALVES
