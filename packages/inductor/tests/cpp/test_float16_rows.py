@@ -11,7 +11,7 @@ import sympy
 import torch
 from run_cpp import I0, I1, K0, K1, OPTIONS, R0, Library, axes, params
 
-from flambeau_inductor.codegen.cpp.float16_rows import gathered_float16, on_rows
+from flambeau_inductor.codegen.cpp.float16_rows import converted, gathered_float16, on_rows
 from flambeau_inductor.indexing.expressions import FloorDiv, symbol
 from flambeau_inductor.ir import CheckIndex, Compute, Load, LoopKernel, Reduce, Scan, Store
 from flambeau_runtime.build import isa
@@ -291,3 +291,10 @@ def test_how_places_that_vary_are_read() -> None:
     for kernel, way in (("gathered", "one_float16("), ("looked_up", "widen_float16(")):
         body = text[text.index(f" {kernel}_part") :].partition("EXPORT")[0]
         assert way in body and "from_float16(" not in body and "to_float16(" not in body
+
+
+def test_which_rows_of_bfloat16_are_converted() -> None:
+    """Those whose words fill no vectors."""
+    assert converted("0", "56", in_words=True) == converted("0", "64") == (F16, BF16)
+    assert converted("0", "64", in_words=True) == converted("0", "end") == (F16,)
+    assert converted("0", "300") == (F16,) and converted("0", "7") == ()

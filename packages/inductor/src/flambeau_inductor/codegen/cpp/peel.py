@@ -257,8 +257,8 @@ def write_vector_loop(
         writer.statements(before)
         rows = None
         if not (writer.staged or writer.ordered):
-            dtypes = converted(begin, end) if not writer.streamed else (torch.float16,)
-            rows = on_rows(inside, vector, dtypes)
+            dtypes = converted(begin, end, in_words=True)
+            rows = on_rows(inside, vector, (torch.float16,) if writer.streamed else dtypes)
         if rows is not None:
             write_chunks(writer, rows, vector, begin, end)
             return
