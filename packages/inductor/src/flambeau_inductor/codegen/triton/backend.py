@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.base import Emitted, kernel_name
+from flambeau_inductor.codegen.short_erf import shorten_erf
 from flambeau_inductor.codegen.triton.combine import (
     Part,
     can_combine,
@@ -22,7 +23,6 @@ from flambeau_inductor.codegen.triton.matmul import (
 )
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
 from flambeau_inductor.codegen.triton.packed_sum import unpack_sum
-from flambeau_inductor.codegen.triton.short_erf import shorten_erf
 from flambeau_inductor.codegen.triton.short_sigmoid import shorten_sigmoid
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, constants_of, grid
 from flambeau_inductor.lowering.narrow_integers import narrowed
