@@ -260,6 +260,12 @@ add(
     versions=False,  # eager's one_hot writes twice to its result, for tensor subclasses not at all
 )
 add(
+    "one_hot_of_transposed",
+    lambda i: (F.one_hot(i, 5), F.one_hot(i.unsqueeze(0), 6), F.one_hot(i.expand(3, 4, 7), 5)),
+    lambda: (ints(7, 4, low=0, high=5).t(),),
+    versions=False,
+)
+add(
     "embedding_halves",
     lambda i, w: F.embedding(i, w).sum(1),
     lambda: (ints(3, 4, low=0, high=7, dtype=torch.int32), grad(7, 5, dtype=torch.bfloat16)),

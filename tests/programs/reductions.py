@@ -356,6 +356,26 @@ add(
     lambda: (grad(2, 3, 9, 7),),
 )
 add(
+    "max_pool1d_of_transposed",
+    lambda x: (
+        F.max_pool1d(x.transpose(1, 2), 2), *F.max_pool1d(x.mT, 2, return_indices=True),
+        torch.max_pool1d(x.permute(2, 0, 1), 3, 2, 1), F.max_pool1d(x[0].t(), 2),
+    ),
+    lambda: (rand(4, 9, 5),),
+    versions=False,  # eager counts a write where it takes a batch dim away
+)
+add(
+    "max_pool1d_of_transposed_with_gradient",
+    lambda x: (F.max_pool1d(x.transpose(1, 2), 2), F.max_pool1d(x[:1].mT, 2)),
+    lambda: (grad(4, 9, 5),),
+)
+add("max_pool1d_of_integers", lambda x: F.max_pool1d(x, 2), lambda: (ints(2, 3, 8),))
+add(
+    "softmax_of_no_integers",
+    lambda x: (x.softmax(0), x.log_softmax(-1), (x > 0).softmax(1)),
+    lambda: (torch.zeros(3, 0, 2, dtype=torch.int64),),
+)
+add(
     "avg_pool",
     lambda x: (
         F.avg_pool2d(x, 2), F.avg_pool2d(x, 3, stride=2, padding=1),

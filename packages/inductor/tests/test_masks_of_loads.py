@@ -40,6 +40,17 @@ def picked_and_padded(b, x, at):
     return b.pad(b.expand(b.unsqueeze(picked, 1), (rows, row)), (1, 2), (0, 1), 0.0)
 
 
+def first_padded_row(b, x):
+    """The first row of x with a row of zeros before: nothing of x."""
+    return b.exp(b.slice(b.pad(x, (1, 0), (0, 0), 0.0), 0, 0, 1, 1))
+
+
+def last_padded_row(b, x):
+    """The last row of x with a row of zeros before: all of the last one of x."""
+    rows = x.spec.shape[0]
+    return b.exp(b.slice(b.pad(x, (1, 0), (0, 0), 0.0), 0, rows, rows + 1, 1))
+
+
 def loads_of(kernel):
     return {s.buffer: s.mask is not None for s in kernel.body if isinstance(s, Load)}
 
@@ -58,7 +69,23 @@ def test_a_load_keeps_the_condition_of_the_index_that_it_follows(device):
     assert list(loads_of(launch.kernel).values()) == [True, True]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_a_load_keeps_a_condition_that_no_place_meets(device):
+    (launch,) = kernels_of(first_padded_row, device, torch.randn(3, 40))
+    assert list(loads_of(launch.kernel).values()) == [True]
+    (launch,) = kernels_of(first_padded_row, device, torch.randn(0, 40))
+    assert list(loads_of(launch.kernel).values()) == [True]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_a_load_has_no_condition_that_all_places_meet(device):
+    (launch,) = kernels_of(last_padded_row, device, torch.randn(3, 40))
+    assert list(loads_of(launch.kernel).values()) == [False]
+
+
 def test_values(tester):
+    tester.check(first_padded_row, torch.randn(3, 40))
+    tester.check(last_padded_row, torch.randn(3, 40))
     tester.check(scaled_and_padded, torch.randn(5, 13), torch.randn(5))
     tester.check(scaled_and_padded, torch.randn(1, 70), torch.randn(1))
     tester.check(scaled_and_padded, torch.randn(3, 0), torch.randn(3))

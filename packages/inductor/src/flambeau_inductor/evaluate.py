@@ -224,7 +224,9 @@ class Evaluator:
 
 def _reduced(kind: str, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Rows [n, length] reduced to [n, 1]; `dtype`: of sums and products."""
-    if kind in ("argmax", "argmin", "any", "all"):
+    if kind in ("argmax", "argmin"):
+        return PRIMS[kind].reference(rows, 1).unsqueeze(1)
+    if kind in ("any", "all"):
         return getattr(torch, kind)(rows, dim=1, keepdim=True)
     if kind in ("max", "min"):
         return getattr(torch, "a" + kind)(rows, dim=1, keepdim=True)

@@ -241,6 +241,11 @@ def sample(dtype: torch.dtype, count: int) -> torch.Tensor:
     return torch.randint(low, 20, (count,), dtype=dtype)
 
 
+def limits(dtype: torch.dtype) -> tuple[int, int]:
+    """The smallest and the greatest integer of a dtype."""
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+
 def scalar_cases(count: int = 83) -> Iterator[Case]:
     """y[i] = op(x[i], ...)."""
     i = symbol("i0")
@@ -312,8 +317,8 @@ def reduction_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterat
         "all": (BOOL,),
         "sum_exp": (F32, F64),
         "squared_deviations": (F32, F64),
-        "argmax": (F32, I64),
-        "argmin": (F32,),
+        "argmax": (F32, I64, BOOL),
+        "argmin": (F32, I32, BOOL),
     }
     for kind, dtypes in kinds.items():
         if row == 0 and kind not in ("sum", "prod", "any", "all", "squared_deviations"):
@@ -330,6 +335,9 @@ def reduction_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterat
                 x[-row:] = float("-inf")
             if kind == "squared_deviations":
                 x = x + 1000
+            if kind.startswith("arg") and dtype is not F32:
+                ends = (False, True) if dtype is BOOL else limits(dtype)
+                x[:row] = ends[kind == "argmin"]  # what running tiles begin with
             result = I64 if kind.startswith("arg") else dtype
             body = (
                 Load("v0", dtype, "b0", row * i + r),

@@ -142,3 +142,16 @@ def test_sums_over_a_symbolic_axis_and_one_that_tiles_divide(hint: int) -> None:
     for kernel in program.kernels:
         text = program.sources[kernel.source].text
         assert build_cubin(text, kernel.name, kernel.meta, 90).image.startswith(b"\x7fELF")
+
+
+def test_constants_beyond_an_integer_dtype_wrap_around() -> None:
+    """As eager's do: `x.clamp(-100, 100)` of uint8, whose lower bound is 156."""
+    graph = Graph([Value("x", Spec.of((64,), dtype=torch.uint8, device=torch.device("cuda:0")))])
+    b = Builder(graph.nodes, "x")
+    (x,) = graph.inputs
+    graph.outputs = [b.minimum(b.maximum(x, -100), 100), b.add(x, -3), b.where(b.lt(x, 9), -1, x)]
+    program = compile_graph(graph, InductorOptions(debug_checks=True))
+    for kernel in program.kernels:
+        text = program.sources[kernel.source].text
+        assert "156" in text
+        assert build_cubin(text, kernel.name, kernel.meta, 90).image.startswith(b"\x7fELF")

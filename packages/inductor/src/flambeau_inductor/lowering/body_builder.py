@@ -256,7 +256,7 @@ class BodyBuilder:
 
 
 def as_number(value: Number, dtype: torch.dtype) -> Number:
-    """A Python number as the dtype holds it."""
+    """A Python number as the dtype holds it; integers wrap around, as eager's unsigned ones do."""
     if dtype is torch.bool:
         return bool(value)
     if dtype.is_floating_point:
@@ -264,7 +264,8 @@ def as_number(value: Number, dtype: torch.dtype) -> Number:
         return (
             math.nan if number != number else number
         )  # one NaN object, so that equal constants compare equal
-    return int(value)
+    info = torch.iinfo(dtype)
+    return (int(value) - info.min) % (info.max - info.min + 1) + info.min
 
 
 def equal_once(statements: Iterable[Statement]) -> list[Statement]:

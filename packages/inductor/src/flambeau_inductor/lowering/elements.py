@@ -7,6 +7,7 @@ element(z, (i0, i1))  with z = tanh(add(x, y)), x and y in memory:
 
 from __future__ import annotations
 
+import operator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ FLOAT_OPS = {
     },
 }  # fmt: skip
 """Operator of a symbolic float -> scalar operator."""
+
+COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 
 
 class Elements:
@@ -123,7 +126,8 @@ class Elements:
 
     def mask_of(self, address: sympy.Expr) -> str | None:
         """The conditions of `mask` that bear on an address, alone or through other conditions. What
-        an address of other axes reads exists where they fail, too: no operand is chosen there.
+        an address of other axes reads exists where they fail, too: no operand is chosen there. A
+        condition without axes that fails does so everywhere, and then nothing is known to exist.
         """
         names = free_names(address)
         axes = self.math.ranges.keys() - self.builder.by_name.keys()
@@ -135,7 +139,7 @@ class Elements:
             rest = [item for item in rest if item not in near]
             kept.update(condition for condition, _ in near)
             names = names.union(*(bound for _, bound in near if bound is not None))
-        if not rest:
+        if not rest or any(not axes and not self._holds(each) for each, axes in rest):
             return self.mask
         mask: str | None = None
         for condition in self.conditions:
@@ -158,6 +162,18 @@ class Elements:
         axes = [self._axes_of(name) for name in statement.args]
         known = [each for each in axes if each is not None]
         return frozenset().union(*known) if len(known) == len(axes) else None
+
+    def _holds(self, condition: str) -> bool:
+        """Whether a comparison of numbers is certain."""
+        statement = self.builder.by_name[condition]
+        if not isinstance(statement, Compute):
+            return False
+        if statement.op == "bitwise_and":
+            return all(map(self._holds, statement.args))
+        args = [self.builder.by_name[name] for name in statement.args]
+        numbers = [each.value for each in args if isinstance(each, Constant)]
+        compare = COMPARISONS.get(statement.op)
+        return compare is not None and len(numbers) == len(args) and bool(compare(*numbers))
 
     def host_value(self, value: Value, number: int) -> str:
         """An element of an int64 tensor of the CPU, which a launch passes by value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,8 +32,10 @@ def _normalized(b: Builder, shifted: Value, dims: tuple[int, ...]) -> Value:
 
 
 @decomposition(aten._softmax.default)
-def softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+def softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Any:
     """exp(x - max) over its sum."""
+    if not x.spec.dtype.is_floating_point:
+        return NotImplemented  # an empty tensor: eager refuses others
     dims = wrap_dims(dim, x.spec.ndim)
     return _normalized(b, _shifted(b, b.widen(x), dims)[1], dims)
 
@@ -49,8 +51,10 @@ def safe_softmax(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = Non
 
 
 @decomposition(aten._log_softmax.default)
-def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Any:
     """x - max - ln(sum of exp(x - max))."""
+    if not x.spec.dtype.is_floating_point:
+        return NotImplemented
     dims = wrap_dims(dim, x.spec.ndim)
     _, shifted = _shifted(b, b.widen(x), dims)
     total = b.log(b.sum(b.exp(shifted), dims))

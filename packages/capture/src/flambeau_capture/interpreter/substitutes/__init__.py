@@ -12,6 +12,7 @@ from flambeau_capture.interpreter.substitutes import (
     class_making,
     collectives,
     compiler_functions,
+    composites,
     control_flow,
     copying,
     dispatch,
@@ -42,9 +43,9 @@ from flambeau_capture.interpreter.substitutes.compiler_functions import (
 
 __all__ = [
     "CODE_SUBSTITUTES", "SUBSTITUTES", "autograd", "class_making", "collectives",
-    "compiler_functions", "control_flow", "copying", "dispatch", "dynamo_substitute", "evaluation",
-    "forward_mode", "fused_optimizers", "higher_order", "introspection", "iterables",
-    "lazy_modules", "modules", "numbers", "output", "packed_sequences", "random",
-    "recurrent_networks", "references",
-    "tensors", "threads", "torch_state", "transforms", "triton_kernels", "user_overrides",
+    "compiler_functions", "composites", "control_flow", "copying", "dispatch",
+    "dynamo_substitute", "evaluation", "forward_mode", "fused_optimizers", "higher_order",
+    "introspection", "iterables", "lazy_modules", "modules", "numbers", "output",
+    "packed_sequences", "random", "recurrent_networks", "references", "tensors", "threads",
+    "torch_state", "transforms", "triton_kernels", "user_overrides",
 ]  # fmt: skip

@@ -6,8 +6,7 @@ interpreted.
 
 torch._check and its kin state something about sizes and tensors. If it is data-dependent, it is
 assumed, and checked as the graph runs; the function that makes the message is called only if the
-check is known to fail. The check of `one_hot` on a CPU looks at its classes before it calls any
-operator.
+check is known to fail.
 """
 
 from __future__ import annotations
@@ -486,21 +485,6 @@ def _constrain(machine: Machine, symbol: Any, min: Any = None, max: Any = None) 
             condition = operators.compare(machine, operators.COMPARISONS[op], symbol, bound)
             if not _holds(machine, condition):
                 raise RuntimeError(f"{symbol} is out of range")
-
-
-@substitute_for(torch.nn.functional.one_hot)
-def _one_hot(machine: Machine, args: Any, kwargs: Any) -> Any:
-    tape = machine.tape
-    result = tape.call_function(torch.nn.functional.one_hot, args, kwargs)
-    classes = args[0] if args else kwargs["input"]
-    if classes.device.type == "cpu":
-        inside = tape.call_function(torch.ge, (classes, 0))
-        below = tape.call_function(torch.lt, (classes, result.shape[-1]))
-        all_are = tape.call_function(
-            torch.all, (tape.call_function(torch.logical_and, (inside, below)),)
-        )
-        tape.call_function(torch._assert_async, (all_are,))
-    return result
 
 
 def _declare_checks() -> None:

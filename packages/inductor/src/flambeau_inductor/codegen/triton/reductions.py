@@ -157,9 +157,9 @@ def advance(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
     if kind in POSITIONS:
         # Loops go forward: of equal elements the running one is first.
         place, sign = f"{name}_at", ">" if kind == "argmax" else "<"
-        beats = f"{new} {sign} {running}"
+        beats = f"({new} {sign} {running})"
         if dtype.is_floating_point:
-            beats = f"({beats}) | (({new} != {new}) & ({running} == {running}))"
+            beats = f"{beats} | (({new} != {new}) & ({running} == {running}))"
         row.line(f"{name}_better = ({place} == {2**31 - 1}) | {beats}")
         updates = {
             place: f"tl.where({name}_better, rindex, {place})",
