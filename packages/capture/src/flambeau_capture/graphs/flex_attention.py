@@ -86,7 +86,8 @@ def _attend_in_blocks(
     tables, (query_block, key_block) = block_mask[2:10], block_mask[-3:-1]
     whole = query_block >= _LARGEST_BLOCK or key_block >= _LARGEST_BLOCK
     rows, columns = (
-        [one for one in side if one is not None and not whole] for side in (tables[:4], tables[4:])
+        [_aligned(one) for one in side if one is not None and not whole]
+        for side in (tables[:4], tables[4:])
     )
     blocks = (rows, columns, query_block, key_block, options)
     scores = flex_scores(query, key, scale, *blocks)
