@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import flambeau
-from flambeau import backends
+from flambeau import program_compiler
 from flambeau.report import report_of
 from flambeau_runtime.program import Launch
 
@@ -167,7 +167,7 @@ def work(family: str, n: int, grad: bool) -> int:
 def test_work_is_proportional(family: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAMBEAU_CHECK", "0")  # the checkers are work, too, and no user's
     monkeypatch.setenv("FLAMBEAU_GRAPH_CACHE", "0")
-    monkeypatch.setattr(backends, "load", lambda *arguments: not_run)
+    monkeypatch.setattr(program_compiler, "begin_load", lambda *arguments: lambda: not_run)
     work(family, 4, grad)  # what is made once in a process
     least, once, twice = (work(family, n, grad) for n in (4, SIZE, 2 * SIZE))
     assert twice - least < MOST * (once - least), (least, once, twice)

@@ -11,7 +11,7 @@ import torch
 
 import flambeau
 from examples.models import ResNet18, bert
-from flambeau import backends
+from flambeau import program_compiler
 from flambeau_runtime.c_executor import byte_size
 from flambeau_runtime.peak_memory import fixed_peak, live_bytes, planned_peak
 from tests.programs import updates
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """What is compiled during a test."""
     made: list[Program] = []
-    compile_graph = backends.compile_graph
+    compile_graph = program_compiler.compile_graph
 
     def noting(*args: Any, **kwargs: Any) -> Program:
         made.append(compile_graph(*args, **kwargs))
         return made[-1]
 
-    monkeypatch.setattr(backends, "compile_graph", noting)
+    monkeypatch.setattr(program_compiler, "compile_graph", noting)
     return made
 
 

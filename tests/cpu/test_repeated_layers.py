@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import flambeau
-from flambeau import backends
+from flambeau import program_compiler
 from flambeau_autograd import pipeline
 from flambeau_inductor import compile as inductor
 from flambeau_inductor.repeat_program import map_names
@@ -383,7 +383,7 @@ def canonical(program: Program) -> list[str]:
 def test_program_is_that_of_the_whole_graph(
     name: str, trains: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_graph = backends.compile_graph
+    compile_graph = program_compiler.compile_graph
     extended = []
 
     def compile_both(graph: Any, options: Any, **arguments: Any) -> Any:
@@ -395,7 +395,7 @@ def test_program_is_that_of_the_whole_graph(
         extended.append((program, whole))
         return program
 
-    monkeypatch.setattr(backends, "compile_graph", compile_both)
+    monkeypatch.setattr(program_compiler, "compile_graph", compile_both)
     torch.manual_seed(0)
     model = STACKS[name](26)
     compiled = flambeau.compile(model, fullgraph=True)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flambeau import expected_work
+from flambeau.options import Options
 from flambeau_runtime import cuda
 from flambeau_runtime.build import triton_server
 
@@ -25,5 +26,5 @@ def test_the_compiler_runs_when_capture_starts() -> None:
     class Scope:
         arguments = (nn.Linear(3, 3, device="cuda"), torch.randn(2, 3))
 
-    expected_work.expecting_kernels(seen)(Scope(), None, None)  # type: ignore[arg-type]
+    expected_work.expecting_kernels(seen, Options())(Scope(), None, None)  # type: ignore[arg-type]
     assert running == [True]

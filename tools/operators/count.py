@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 import flambeau
-from flambeau import backends
+from flambeau import program_compiler
 from flambeau.report import report_of
 from flambeau_capture import state_of
 from flambeau_prims.evaluate import run_graph
@@ -127,17 +127,17 @@ def _run(case: Case, dynamic: bool, seen: _Seen) -> None:
         graphs.append(graph)
         return lowered(graph, *args, **kwargs)
 
-    def load(program: Any, *args: Any) -> Callable[..., Any]:
+    def begin_load(program: Any, *args: Any) -> Callable[[], Callable[..., Any]]:
         graph = graphs[-1]
-        return lambda *inputs: run_graph(graph, inputs)
+        return lambda: lambda *inputs: run_graph(graph, inputs)
 
-    lowered = backends.compile_graph
+    lowered = program_compiler.compile_graph
     compiled = flambeau.compile(case.program, dynamic=dynamic)
     with (
         warnings.catch_warnings(),
         torch.set_grad_enabled(case.grad),
-        patch.object(backends, "compile_graph", compile_graph),
-        patch.object(backends, "load", load),
+        patch.object(program_compiler, "compile_graph", compile_graph),
+        patch.object(program_compiler, "begin_load", begin_load),
     ):
         warnings.simplefilter("ignore")
         try:

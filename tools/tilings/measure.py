@@ -74,10 +74,10 @@ class Trial:
             self.most = max(self.most, len(others))
             return others[self.number] if self.number < len(others) else first[kernel]
 
-        def note(kernel: LoopKernel, name: str, tiling: Tiling) -> str:
+        def note(kernel: LoopKernel, name: str, tiling: Tiling, **how: Any) -> str:
             self.tilings[name], self.chosen[name] = tiling, first[kernel]
             self.kernels[name] = kernel
-            return write(kernel, name, tiling)
+            return write(kernel, name, tiling, **how)
 
         with (
             mock.patch.object(backend, "choose_tiling", choose_other),
@@ -129,7 +129,9 @@ def measure(case_name: str, lock: Path) -> Iterator[dict[str, Any]]:
     number, most = 0, 1
     while number < most:
         trial = Trial(number)
-        compiled = flambeau.compile(case.function, options={"cuda_graphs": "never"})
+        # Of what is stored, no kernel would be written again.
+        options = {"cuda_graphs": "never", "graph_cache": False}
+        compiled = flambeau.compile(case.function, options=options)
         with torch.set_grad_enabled(case.training):
             call = call_of(case, compiled, arguments)
             with trial.patched():

@@ -74,9 +74,9 @@ def test_kernels_of_lstms_are_built_ahead(
     trains: bool, ahead: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[str] = []
-    build = cpp.build
+    begin = cpp.begin_build
     monkeypatch.setattr(
-        cpp, "build", lambda texts, *more: built.extend(texts) or build(texts, *more)
+        cpp, "begin_build", lambda texts, *more: built.extend(texts) or begin(texts, *more)
     )
     model, x = Tagger(), torch.randn(5, 3, 4)
     compiled = flambeau.compile(model, options={"graph_cache": False})

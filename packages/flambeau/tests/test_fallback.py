@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import flambeau
-from flambeau import backends
+from flambeau import backends, program_compiler
 from flambeau.report import report_of
 from flambeau_prims.unsupported import Unsupported
 from flambeau_runtime import EnvironmentProblem
@@ -41,7 +41,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
 def refused_backwards(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`refused_backwards(error)`: the compiler raises it for each backward."""
     monkeypatch.delenv("FLAMBEAU_CHECK", raising=False)
-    compile_graph = backends.compile_graph
+    compile_graph = program_compiler.compile_graph
 
     def arrange(error: Exception) -> None:
         def refusing(graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -49,7 +49,7 @@ def refused_backwards(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise error
             return compile_graph(graph, *args, **kwargs)
 
-        monkeypatch.setattr(backends, "compile_graph", refusing)
+        monkeypatch.setattr(program_compiler, "compile_graph", refusing)
 
     return arrange
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flambeau_inductor.codegen.triton.short_erf import shorten_erf
+from flambeau_inductor.codegen.short_erf import shorten_erf
 from flambeau_inductor.evaluate import run_kernel
 from flambeau_inductor.indexing.expressions import symbol
 from flambeau_inductor.ir import Axis, Compute, LoopKernel, Param

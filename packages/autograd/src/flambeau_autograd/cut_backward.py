@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau_autograd.backward_progress import Piece, Progress
+from flambeau_autograd.begun_compiles import begin
 from flambeau_autograd.operators import Work, memory_of, work
 from flambeau_autograd.recompute import size_in_bytes
 from flambeau_autograd.unalias_outputs import cloned
@@ -25,10 +26,11 @@ from flambeau_prims.operator_facts import communicates
 from flambeau_prims.symbols import missing_symbols, symbol_name, symbol_reads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
+
+    from flambeau_autograd.begun_compiles import Compiler
 
     Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
-    Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
 
 
 def gradient_groups(graph: Graph, counted: Collection[int], limits: Sequence[int]) -> Groups:
@@ -197,7 +199,7 @@ class CutBackward:
         self,
         graph: Graph,
         groups: Groups,
-        compiler: Callable[[Graph, str], Compiled],
+        compiler: Compiler,
         primitive: bool,
     ) -> None:
         inputs = list(graph.inputs)
@@ -207,10 +209,11 @@ class CutBackward:
             for value in inputs
         ]
         self.count = len(graph.outputs)
-        self.pieces = [
-            (piece, compiler(piece.graph, "backward"))
+        begun = [
+            (piece, begin(compiler, piece.graph, "backward"))
             for piece in cut_backward(graph, groups, primitive=primitive)
         ]
+        self.pieces = [(piece, end()) for piece, end in begun]
         needed = {name for piece, _ in self.pieces for name in piece.reads}
         self.sizes = [(name, read) for name, read in symbol_reads(inputs).items() if name in needed]
 

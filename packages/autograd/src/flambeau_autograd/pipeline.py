@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from flambeau_autograd.backward_chain import bucket_limits
+from flambeau_autograd.begun_compiles import begin
 from flambeau_autograd.check import check_graph
 from flambeau_autograd.compare_operands import compare_operands
 from flambeau_autograd.cse import merge_common_subexpressions
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from flambeau_autograd.aliases import Alias
+    from flambeau_autograd.begun_compiles import Compiler
     from flambeau_autograd.double_backward import Dependence
     from flambeau_autograd.graph_call import Compiled
     from flambeau_autograd.joint_trace import Trace
@@ -117,9 +120,10 @@ def aot(
 
     `compiler(graph, kind)` gets functional graphs of kind "inference", "forward" or "backward" and
     returns for each a callable on tensors (and ints, where the graph has int inputs) that returns a
-    tuple and performs `graph.writes`. The result takes what `gm` takes and returns the flat tuple
-    of `gm`'s outputs. It serves the grad mode, requires_grad flags and sizes (or symbolic sizes,
-    under `gm.meta["size_env"]`'s guards) that it was compiled for; guarding is the caller's part.
+    tuple and performs `graph.writes`; it may begin compiles (`begun_compiles`). The result takes
+    what `gm` takes and returns the flat tuple of `gm`'s outputs. It serves the grad mode,
+    requires_grad flags and sizes (or symbolic sizes, under `gm.meta["size_env"]`'s guards) that it
+    was compiled for; guarding is the caller's part.
 
     Raises `flambeau_prims.unsupported.Unsupported` (see `reasons.py`) for what must run eagerly,
     and the program's own errors.
@@ -135,7 +139,7 @@ def aot(
 def _compile(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    compiler: Callable[[Graph, str], Compiled],
+    compiler: Compiler,
     options: AutogradOptions,
 ) -> Compiled:
     autocast = any(torch.is_autocast_enabled(name) for name in ("cpu", "cuda"))
@@ -186,8 +190,7 @@ def _compile(
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")
     part.forward.stored_as = "forward" if gm.meta.get("has_key") else ""
-    forward = compiler(part.forward, "forward")
-    part.forward.short = None  # refers to the whole graph, as that does to it
+    begun = begin(compiler, part.forward, "forward")
     again = partial(aot, compiler=compiler, options=replace(options, fuse_attention=False))
     backwards = Backwards(part, compiler, traced.tangents, traced.reaching, options, again)
     gradients = Gradients(
@@ -208,6 +211,10 @@ def _compile(
     training.name = gm.meta.get("name", "")
     training.hooked = _hooked(gm, traced.passed)
     gm.meta.update(call=call, training=training, backwards=backwards)
+    if not options.compile_backward_lazily and not bucket_limits():
+        backwards.expect()
+    forward = begun()
+    part.forward.short = None  # refers to the whole graph, as that does to it
     discard((*traced.tape.nodes, *joint.nodes), part.forward, part.backward)
     lazily = options.compile_backward_lazily or backwards.several
     return wrap_training(forward, backwards, call, training, lazily=lazily)

@@ -6,19 +6,23 @@ that occurs.
     y.sum().backward()           one without the tangent of z
 
 Each is compiled at its first call: a model that returns a loss and logits may never need the
-general one. That of a single result is the only one, and is compiled with the forward. All take the
-same saved tensors. Where more than `LIMIT` sets occur, the rest run the general backward, which
-gets zeros for undefined tangents: it differs from the specialised ones only in their cost, and
-where an infinite derivative meets these zeros.
+general one. The one that is expected to be called is begun with the forward (`expect`). That of a
+single result is the only one, and is compiled with the forward. All take the same saved tensors.
+Where more than `LIMIT` sets occur, the rest run the general backward, which gets zeros for
+undefined tangents: it differs from the specialised ones only in their cost, and where an infinite
+derivative meets these zeros.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau_autograd.backwards import Backward, BackwardTable
 from flambeau_autograd.batched_tangents import BatchedBackward
+from flambeau_autograd.begun_compiles import begin
 from flambeau_autograd.check import check_graph
 from flambeau_autograd.cut_backward import CutBackward, gradient_groups
 from flambeau_autograd.partition import copied
@@ -28,11 +32,13 @@ from flambeau_prims.graph import Graph, Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from flambeau_autograd.begun_compiles import Compiler
     from flambeau_autograd.cut_backward import Groups
+    from flambeau_autograd.graph_call import Compiled
     from flambeau_autograd.options import AutogradOptions
     from flambeau_autograd.partition import Partition
 
-    Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
+    Begun: TypeAlias = "Callable[[], Backward]"
 
 
 class Backwards(BackwardTable):
@@ -45,7 +51,7 @@ class Backwards(BackwardTable):
     def __init__(
         self,
         part: Partition,
-        compiler: Callable[[Graph, str], Compiled],
+        compiler: Compiler,
         tangents: Sequence[int],
         reaching: Sequence[frozenset[int]],
         options: AutogradOptions,
@@ -65,6 +71,7 @@ class Backwards(BackwardTable):
         self._graph = _copy(part.backward)
         part.backward.name = self.name_of(())
         self._batched: dict[frozenset[int], BatchedBackward] = {}
+        self._begun: dict[tuple[frozenset[int], bool], tuple[int, Begun]] = {}
         self.separate_tangents: list[str] = []
         """Why batches of tangents ran one tangent after the other."""
 
@@ -79,14 +86,52 @@ class Backwards(BackwardTable):
                 )
             return self._batched[missing]
 
-    def _make(self, missing: frozenset[int]) -> Backward:
-        return self._specialized(missing) if missing else self._general()
+    def expect(self) -> None:
+        """Begin to compile the backward that the first call is expected to need: the only one, or
+        one of results without dims, which are losses, if there are any.
+        """
+        if not self.several:
+            self._note(frozenset(), self._begin(frozenset()))
+            return
+        tangents = self._graph.inputs[-len(self._read) :]
+        others = {
+            index
+            for value, index in zip(tangents, self._read, strict=True)
+            if not isinstance(value, Value) or value.spec.ndim > 0
+        }
+        if len(others) < len(self._read):
+            missing = frozenset(others)
+            # What is wrong is for the call to say that needs it.
+            with contextlib.suppress(Exception):
+                self._note(missing, self._begin_specialized(missing))
 
-    def _general(self) -> Backward:
+    def _note(self, missing: frozenset[int], begun: Begun) -> None:
+        # A fork has no part in threads that build.
+        self._begun[self._place(missing)] = os.getpid(), begun
+
+    def _make(self, missing: frozenset[int]) -> Backward:
+        process, begun = self._begun.pop(self._place(missing), (0, None))
+        if begun is not None and process == os.getpid():
+            if not self.several:
+                return begun()
+            with contextlib.suppress(Exception):
+                return begun()
+            return self._begin_specialized(missing)()
+        return self._begin(missing)()
+
+    def _begin(self, missing: frozenset[int]) -> Begun:
+        return self._begin_specialized(missing) if missing else self._begin_general()
+
+    def _begin_general(self) -> Begun:
         sizes = tuple(str(symbol) for kind, symbol in self._part.saved if kind == "size")
-        run = self._compile(self._part.backward)
-        self._part.backward.short = None
-        return Backward(run, sizes, self._tangents)
+        begun = self._begin_graph(self._part.backward)
+
+        def end() -> Backward:
+            run = begun()
+            self._part.backward.short = None
+            return Backward(run, sizes, self._tangents)
+
+        return end
 
     def cut(self, counted: Collection[int], limits: Sequence[int]) -> tuple[Groups, Backwards]:
         """The groups of gradients whose parts at the positions `counted` reach `limits` in bytes,
@@ -101,23 +146,23 @@ class Backwards(BackwardTable):
         pieces.separate_tangents = self.separate_tangents
         return groups, pieces
 
-    def _compile(self, graph: Graph) -> Callable[..., Any]:
-        if self._groups is None:
+    def _begin_graph(self, graph: Graph) -> Callable[[], Callable[..., Any]]:
+        groups, primitive = self._groups, self._options.decompose
+        if groups is None:
             graph.stored_as = graph.name if self._part.forward.stored_as else ""
-            return self._compiler(graph, "backward")
-        return CutBackward(graph, self._groups, self._compiler, primitive=self._options.decompose)
+            return begin(self._compiler, graph, "backward")
+        return lambda: CutBackward(graph, groups, self._compiler, primitive=primitive)
 
-    def _specialized(self, missing: frozenset[int]) -> Backward:
+    def _begin_specialized(self, missing: frozenset[int]) -> Begun:
         graph = self._graph_without(missing)
-        return Backward(
-            self._compile(graph),
-            tuple(str(size) for size in graph.inputs if not isinstance(size, Value)),
-            self._tangents - missing,
-        )
+        sizes = tuple(str(size) for size in graph.inputs if not isinstance(size, Value))
+        begun = self._begin_graph(graph)
+        return lambda: Backward(begun(), sizes, self._tangents - missing)
 
     def _graph_without(self, missing: frozenset[int]) -> Graph:
         graph = _copy(self._graph)
         if not missing:
+            graph.name = self.name_of(())
             return graph
         tangents: list[Any] = graph.inputs[len(graph.inputs) - len(self._read) :]
         undefined = [

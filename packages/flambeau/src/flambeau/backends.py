@@ -17,7 +17,6 @@ without Flambeau runs with it.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,31 +28,29 @@ from flambeau.eager_draws import draw_as_eager
 from flambeau.fallbacks import OrOperators, fall_back, note_error
 from flambeau.graph_split import can_be_cut, cut_graph, cutting_calls, is_data_dependent
 from flambeau.interop_backends import compile_with
-from flambeau.logs import emit, is_shown, wanted
+from flambeau.logs import emit, is_shown
 from flambeau.not_stored import NotStored
-from flambeau.plain_launches import LaunchLines, PlainLaunches, note_cpu, note_cuts
-from flambeau.progress import HIDDEN, building, stage
+from flambeau.plain_launches import note_cuts
+from flambeau.program_compiler import ProgramCompiler, cpu_facts
+from flambeau.progress import stage
 from flambeau.report import GraphReport, Stopwatch, count_calls
 from flambeau_autograd import aot
 from flambeau_autograd.reasons import RecordedWrite
 from flambeau_capture.graphs.check import check_captured_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.lazy_exports import import_apart
-from flambeau_runtime import describe_launch, load, output_code, recording_cache_use
 from flambeau_runtime.cuda import expect_kernels
 from flambeau_runtime.tuning.cpu_bench import CpuBench
-from flambeau_runtime.tuning.cuda_bench import CudaBench, cuda_facts
+from flambeau_runtime.tuning.cuda_bench import CudaBench
 from flambeau_runtime.tuning.tuner import Bench, MeasuringTuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from flambeau_autograd import AutogradOptions
-    from flambeau_inductor import InductorOptions
     from flambeau_prims.graph import Graph
     from flambeau_prims.unsupported import Unsupported
-    from flambeau_runtime import Program
-    from flambeau_runtime.tuning.contest import CpuFacts, DeviceFacts, Tuner
+    from flambeau_runtime.tuning.contest import Tuner
     from flambeau_runtime.tuning.table import TuningTable
 
 GraphCompiler: TypeAlias = "Callable[[Graph, str], Compiled]"
@@ -129,88 +126,19 @@ def _to_inductor(context: Context) -> _ThroughAutograd:
     tuner = tuner_of(context)
     return _ThroughAutograd(
         context,
-        lambda report: inductor_compiler(report, context, tuner),
+        lambda report: ProgramCompiler(report, context, tuner),
         autograd_options(context),
         stores=True,
     )
 
 
-def _cpu_facts(context: Context) -> CpuFacts | None:
-    return CpuBench(context.options.runtime, context.options.inductor.threads).facts("cpu")
-
-
 def autograd_options(context: Context) -> AutogradOptions:
     """The options of autograd's passes, on this processor."""
-    autograd, cpu = context.options.autograd, _cpu_facts(context)
+    autograd, cpu = context.options.autograd, cpu_facts(context)
     if autograd.integer_products is None:
         multiplies = cpu is not None and cpu.multiplies_int8
         autograd = dataclasses.replace(autograd, integer_products=multiplies)
     return autograd
-
-
-def inductor_compiler(
-    graph_report: GraphReport, context: Context, tuner: Tuner | None = None
-) -> GraphCompiler:
-    """What compiles the functional graphs of a captured one to Programs, and loads them."""
-    environment, cpu = context.options.environment, _cpu_facts(context)
-
-    def facts(device: str) -> DeviceFacts | CpuFacts | None:
-        return cpu if device == "cpu" else cuda_facts(device)
-
-    def compiler(graph: Graph, kind: str) -> Compiled:
-        with (
-            Stopwatch(graph_report.seconds, "inductor"),
-            stage(HIDDEN if tuner else "inductor"),
-            recording_cache_use(graph_report.cache),
-        ):
-            program = stored_graphs.stored_or_compiled(
-                graph_report,
-                graph,
-                kind,
-                context,
-                lambda: compile_graph(
-                    graph,
-                    context.options.inductor,
-                    spends_inputs=kind == "backward",
-                    tuner=tuner,
-                    facts=facts,
-                ),
-            )
-        if graph_report.folder is not None:
-            graph_report.folder.lowered(graph, program, context.options.inductor)
-        graph_report.add_program(program, graph)
-        if wanted("schedule", environment):
-            compiler_module = import_apart("flambeau_inductor.compile")
-            schedule = compiler_module.explain_graph(graph, context.options.inductor)
-            emit("schedule", f"{context.report.name}\n{schedule}", environment)
-        if wanted("perf_hints", environment):
-            hints = import_apart("flambeau.perf_hints")
-            for hint in hints.perf_hints(graph, program, context.options.inductor):
-                emit("perf_hints", f"{context.report.name}: {hint}", environment)
-        if wanted("output_code", environment):
-            emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
-        with (
-            Stopwatch(graph_report.seconds, "runtime"),
-            recording_cache_use(graph_report.cache),
-            building(program, graph_report.cache),
-        ):
-            refused = PlainLaunches(context.report, LaunchLines.of(graph))
-            if context.options.runtime.cuda_graphs == "always":
-                note_cpu(context.report, graph, warn=not context.options.autograd.decompose)
-            title = f"{context.report.name} graph {graph_report.number}"
-            executable = load(program, context.options.runtime, refused, title)
-        launch = functools.partial(describe_launch, program, executable, context.options.runtime)
-        graph_report.launches.append(launch)
-        return executable
-
-    return compiler
-
-
-def compile_graph(graph: Graph, options: InductorOptions, **arguments: Any) -> Program:
-    """`flambeau_inductor.compile_graph`, imported when the first graph is not stored."""
-    stage = import_apart("flambeau_inductor.compile")
-    program: Program = stage.compile_graph(graph, options, **arguments)
-    return program
 
 
 def tuner_of(context: Context) -> Tuner | None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from flambeau.logs import emit
 from flambeau.report import Fallback
+from flambeau_autograd.begun_compiles import begin
 from flambeau_autograd.partition import copied
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import InvalidOption, Unsupported
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from flambeau.compile_context import Compiled, Context
     from flambeau.report import GraphReport
+    from flambeau_autograd.begun_compiles import Compiler
     from flambeau_prims.graph import Graph
 
 
@@ -66,7 +69,7 @@ class OrOperators:
     operator if its forward has run (`late`): it is too late for the program's own.
     """
 
-    compile: Callable[[Graph, str], Compiled]
+    compile: Compiler
     report: GraphReport
     context: Context
     late: bool = True
@@ -82,3 +85,9 @@ class OrOperators:
         except Exception as error:
             note_error(self.report, error, self.context)
             return lambda *inputs: run_graph(whole, inputs)
+
+    def begin(self, graph: Graph, kind: str) -> Callable[[], Compiled]:
+        """Begin to compile a graph; what ends that, and raises what is wrong. What is begun late is
+        compiled at the end.
+        """
+        return partial(self, graph, kind) if self.late else begin(self.compile, graph, kind)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau.not_stored import NotStored
-from flambeau.surroundings import state_of_torch, surroundings
+from flambeau.surroundings import state_of_backwards, surroundings
 from flambeau_prims.lazy_exports import import_apart
 from flambeau_runtime.cache import key_of
 
@@ -99,10 +99,10 @@ def _check_asked(context: Context) -> None:
 
 def key_of_backward(key: str, name: str, context: Context) -> str:
     """That of the backward of a single tangent, which is compiled with its forward, or of one that
-    is compiled when a set of tangents occurs, under the state that torch then has.
+    is compiled when a set of tangents is expected or occurs, under the state that torch then has.
     """
     early = name == "backward" and not context.options.autograd.compile_backward_lazily
-    return key_of(key, "backward", name, *(() if early else state_of_torch()))
+    return key_of(key, "backward", name, *(() if early else state_of_backwards()))
 
 
 def content() -> Any:

@@ -279,8 +279,9 @@ class StoredBackwards(BackwardTable):
         backends = import_apart("flambeau.backends")
         autograd = import_apart("flambeau_autograd.pipeline")
         fallbacks = import_apart("flambeau.fallbacks")
+        compilers = import_apart("flambeau.program_compiler")
         compiler = fallbacks.OrOperators(
-            backends.inductor_compiler(self._report, self._context), self._report, self._context
+            compilers.ProgramCompiler(self._report, self._context), self._report, self._context
         )
         options = dataclasses.replace(
             backends.autograd_options(self._context), compile_backward_lazily=True

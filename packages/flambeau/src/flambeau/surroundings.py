@@ -181,6 +181,16 @@ def state_of_torch() -> list[str]:
     ]
 
 
+_OF_CALLS = ("grad_enabled=", "dispatch_keys_", "autocast")
+
+
+def state_of_backwards() -> list[str]:
+    """The same but for modes in which calls are recorded: what is compiled for a backward that is
+    expected, beside its forward, is what its call would find.
+    """
+    return [state for state in state_of_torch() if not state.startswith(_OF_CALLS)]
+
+
 def _batching_rules() -> set[str]:
     """What torch registers itself when it batches a call for the first time."""
     modules = map(sys.modules.get, ("torch._functorch.predispatch", "torch._functorch.vmap"))

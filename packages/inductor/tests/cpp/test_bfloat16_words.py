@@ -36,18 +36,18 @@ TWICE = (  # rounded between; both are stored, one over the operand
     Store("b0", 37 * I0 + I1, "v4"), Store("b1", 37 * I0 + I1, "v7"),
 )  # fmt: skip
 SELECTED = (  # with a row that is the same for all, integers, and an element of each row
-    Load("v0", BF16, "b0", 65 * I0 + I1), cast("v1", F32, "v0"), Load("v2", BF16, "b1", I0),
+    Load("v0", BF16, "b0", 165 * I0 + I1), cast("v1", F32, "v0"), Load("v2", BF16, "b1", I0),
     cast("v3", F32, "v2"), Compute("v4", BOOL, "lt", ("v1", "v3")), cast("v5", I32, "v4"),
     cast("v6", F32, "v5"), Compute("v7", F32, "where", ("v4", "v6", "v1")), cast("v8", BF16, "v7"),
-    Store("b2", 65 * I0 + I1, "v8"),
+    Store("b2", 165 * I0 + I1, "v8"),
 )  # fmt: skip
 KNOWN = (  # conditions that are the same along a row, one of a bool, one of an element of it
-    Load("v0", BOOL, "b1", I0), Load("v1", BF16, "b0", 65 * I0 + I1), cast("v2", F32, "v1"),
-    Load("v3", BF16, "b0", 65 * I0), cast("v4", F32, "v3"), Constant("v5", F32, -0.0),
+    Load("v0", BOOL, "b1", I0), Load("v1", BF16, "b0", 165 * I0 + I1), cast("v2", F32, "v1"),
+    Load("v3", BF16, "b0", 165 * I0), cast("v4", F32, "v3"), Constant("v5", F32, -0.0),
     Compute("v6", BOOL, "lt", ("v4", "v5")), Compute("v7", F32, "where", ("v0", "v2", "v5")),
     Compute("v8", F32, "where", ("v6", "v5", "v2")), Compute("v9", F32, "mul", ("v7", "v8")),
     Compute("v10", F32, "where", ("v0", "v9", "v2")), cast("v11", BF16, "v10"),
-    Store("b2", 65 * I0 + I1, "v11"),
+    Store("b2", 165 * I0 + I1, "v11"),
 )  # fmt: skip
 
 
@@ -58,8 +58,8 @@ def kernels() -> dict[str, LoopKernel]:
     return {
         "sum": LoopKernel("cpu", three, (K0,), axes((I0, K0)), (), SUM),
         "twice": LoopKernel("cpu", two, (K0,), axes((I0, K0), (I1, 37)), (), TWICE),
-        "selected": LoopKernel("cpu", three, (K0,), axes((I0, K0), (I1, 65)), (), SELECTED),
-        "known": LoopKernel("cpu", with_bools, (K0,), axes((I0, K0), (I1, 65)), (), KNOWN),
+        "selected": LoopKernel("cpu", three, (K0,), axes((I0, K0), (I1, 165)), (), SELECTED),
+        "known": LoopKernel("cpu", with_bools, (K0,), axes((I0, K0), (I1, 165)), (), KNOWN),
     }
 
 
@@ -117,7 +117,7 @@ def test_lines_around_the_caches(monkeypatch: pytest.MonkeyPatch, skipped: int) 
 @pytest.mark.parametrize("name", ["twice", "selected"])
 @pytest.mark.parametrize("rows", [0, 1, 7])
 def test_rows(library, name, rows) -> None:
-    size = 65 * max(rows, 1)
+    size = 165 * max(rows, 1)
     x, y = torch.randn(size).to(BF16), torch.randn(size).to(BF16)
     buffers = [x, y, torch.zeros(size, dtype=BF16)][: 2 if name == "twice" else 3]
     library.check(name, buffers, (rows,), rtol=0, atol=0)
@@ -128,7 +128,7 @@ def test_conditions_known_before_a_row(library, rows) -> None:
     """GCC leaves a loop whose elements test them as scalars; masks it does not see through."""
     assert library.text.count("= selected(v0_mask, ") == 4
     assert library.text.count("= selected(v6_mask, ") == 2
-    x = torch.randn(65 * max(rows, 1)).to(BF16)
+    x = torch.randn(165 * max(rows, 1)).to(BF16)
     x[3::7] = float("nan")
     buffers = [x, torch.randint(0, 2, (max(rows, 1),)).bool(), torch.zeros_like(x)]
     library.check("known", buffers, (rows,), rtol=0, atol=0)
@@ -170,7 +170,7 @@ def softmax(row, dtype: torch.dtype = BF16, *, doubled: bool = False) -> LoopKer
     return LoopKernel("cpu", described, sizes, axes((I0, 5)), axes((R0, row)), tuple(body))
 
 
-ROWS = (1, 63, 64, 65, 98, 1027, 2100)
+ROWS = (1, 63, 64, 165, 98, 1027, 2100)
 
 
 @pytest.mark.parametrize("level", isa.LEVELS)

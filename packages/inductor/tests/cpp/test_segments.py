@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from run_cpp import I0, OPTIONS
+from run_cpp import I0, I1, I2, OPTIONS
 
 from flambeau_inductor import InductorOptions, compile_graph
-from flambeau_inductor.codegen.cpp.segments import cut
+from flambeau_inductor.codegen.cpp.segments import MOST, cut, ways_along
 from flambeau_inductor.ir import Axis, Compute, Constant, IndexValue, Load, Store
 from flambeau_prims.evaluate import run_graph
 from flambeau_runtime import load
@@ -105,3 +105,93 @@ def test_segments_have_no_conditions():
 
 def test_short_rows_are_left_whole():
     assert cut(*halves(16)) is None
+
+
+def computed_parts(b, *xs):
+    """Parts of the second dim, each changed in float32."""
+    wide = [b.cast(x, F32) for x in xs]
+    changed = [b.mul(x, 2.0) if n % 2 else b.add(b.sin(x), 1.0) for n, x in enumerate(wide)]
+    return b.cat([b.cast(x, one.spec.dtype) for x, one in zip(changed, xs, strict=True)], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, F32])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(3, 4, 5, 7), (3, 6, 5, 7)],
+        [(2, 1, 130), (2, 9, 130)],
+        [(2, 3, 40), (2, 0, 40), (2, 5, 40), (2, 1, 40)],
+        [(1, 1, 33)] * (MOST + 2),
+    ],
+)
+@pytest.mark.parametrize("strided", [False, True])
+def test_parts_of_an_outer_dim(tester, shapes, dtype, strided):
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-7, 6e4])
+    tensors = []
+    for shape in shapes:
+        tensor = torch.randn(shape)
+        tensor.view(-1)[:6] = special[: tensor.numel()]
+        tensor = tensor.to(dtype)
+        tensors.append(tensor.transpose(1, -1).contiguous().transpose(1, -1) if strided else tensor)
+    graph = tester.graph(computed_parts, tensors)
+    (got,) = load(compile_graph(graph, InductorOptions()), OPTIONS)(*tensors)
+    (expected,) = run_graph(graph, tensors)
+    assert got.stride() == expected.stride()
+    torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+def wrapped(b, x):
+    """Two dims, each with its last element before it and its first one behind."""
+    for dim in (1, 2):
+        size = x.spec.shape[dim]
+        last, first = b.slice(x, dim, size - 1, size, 1), b.slice(x, dim, 0, 1, 1)
+        x = b.cat([last, x, first], dim)
+    return x
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 7, 40), (1, 1, 1, 33), (3, 2, 20, 5)])
+def test_parts_along_two_outer_dims(tester, shape):
+    for tensor in (torch.randn(shape), torch.randn(shape[::-1]).permute(3, 2, 1, 0)):
+        graph = tester.graph(wrapped, [tensor])
+        (got,) = load(compile_graph(graph, InductorOptions()), OPTIONS)(tensor)
+        torch.testing.assert_close(got, run_graph(graph, [tensor])[0], rtol=0, atol=0)
+
+
+def test_outer_conditions_choose_between_loops():
+    """Nine parts, of a kernel that walks i0 and i1 around a vector loop along i2."""
+    body = [Constant("one", I64, 1), Constant("last", I64, 9)]
+    parts = {}
+    for axis in (I0, I1):
+        name = axis.name
+        body += [
+            IndexValue(name + "_at", I64, axis),
+            Compute(name + "_first", BOOL, "lt", (name + "_at", "one")),
+            Compute(name + "_ge", BOOL, "ge", (name + "_at", "one")),
+            Compute(name + "_lt", BOOL, "lt", (name + "_at", "last")),
+            Compute(name + "_inside", BOOL, "bitwise_and", (name + "_ge", name + "_lt")),
+            Compute(name + "_end", BOOL, "ge", (name + "_at", "last")),
+        ]
+        parts[name] = [name + "_first", name + "_inside", name + "_end"]
+    row = []
+    for y, outer in enumerate(parts["i0"]):
+        loaded = []
+        for x, inner in enumerate(parts["i1"]):
+            mask, value = f"m{y}{x}", f"x{y}{x}"
+            body.append(Compute(mask, BOOL, "bitwise_and", (outer, inner)))
+            body.append(Load(value, F32, f"b{3 * y + x}", I2, mask))
+            loaded.append(value)
+        body.append(Compute(f"t{y}", F32, "where", ("i1_inside", loaded[1], loaded[2])))
+        body.append(Compute(f"w{y}", F32, "where", ("i1_first", loaded[0], f"t{y}")))
+        row.append(f"w{y}")
+    body.append(Compute("t", F32, "where", ("i0_inside", row[1], row[2])))
+    body.append(Compute("w", F32, "where", ("i0_first", row[0], "t")))
+    body.append(Store("b9", I2 + 64 * I1 + 640 * I0, "w"))
+    ways = ways_along(tuple(body), Axis(I2, 64), (Axis(I0, 10), Axis(I1, 10)))
+    assert [condition for condition, _ in ways] == [
+        "i0 < 1 && i1 < 1", "i0 < 1 && i1 < 9", "i0 < 1",
+        "i0 < 9 && i1 < 1", "i0 < 9 && i1 < 9", "i0 < 9",
+        "i1 < 1", "i1 < 9", "",
+    ]  # fmt: skip
+    for number, (_, way) in enumerate(ways):
+        assert [(s.buffer, s.mask) for s in way if isinstance(s, Load)] == [(f"b{number}", None)]
+        assert not any(isinstance(s, Compute) for s in way)

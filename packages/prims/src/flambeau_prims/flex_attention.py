@@ -28,16 +28,15 @@ Blocks that they do not list may be taken for invisible. `options` are the progr
 from __future__ import annotations
 
 import math
-from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims import sizes
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import hint_of
-from flambeau_prims.spec import Spec, contiguous_stride
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import dense_stride, outermost_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flambeau_prims.graph import Graph, Node, Value
-    from flambeau_prims.spec import Size
 
 _BLOCKS = "Tensor[] rows, Tensor[] columns, int query_block, int key_block, str options"
 
@@ -216,28 +214,9 @@ def _of_each_group(gradient: Tensor, like: Tensor) -> Tensor:
 
 
 def _laid_out_as(x: Tensor, like: Tensor) -> Tensor:
-    order = _outermost_first(like.stride())
+    order = outermost_first(like.stride())
     dense = x.permute(order).clone(memory_format=torch.contiguous_format)
     return dense.permute([order.index(dim) for dim in range(x.ndim)])
-
-
-def _outermost_first(stride: Sequence[Size]) -> list[int]:
-    """The dims by their strides, but the last one innermost."""
-
-    def compare(a: int, b: int) -> int:
-        if sizes.eq(stride[a], stride[b]):
-            return a - b  # as eager: of equal strides, the later dim is the inner one
-        return -1 if sizes.lt(stride[b], stride[a]) else 1
-
-    last = len(stride) - 1
-    return [*sorted(range(last), key=cmp_to_key(compare)), last]
-
-
-def dense_stride(shape: Sequence[Size], like: Sequence[Size]) -> tuple[Size, ...]:
-    """Strides of a dense tensor: the last dim innermost, the others in the order of `like`."""
-    order = _outermost_first(like)
-    dense = contiguous_stride([shape[dim] for dim in order])
-    return tuple(dense[order.index(dim)] for dim in range(len(shape)))
 
 
 EAGER: dict[Any, Callable[..., Any]] = {

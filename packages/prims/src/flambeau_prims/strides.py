@@ -9,11 +9,12 @@ symbolic and ask relations through `sizes`.
 
 from __future__ import annotations
 
+from functools import cmp_to_key
 from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_prims.sizes import eq, likely_eq, likely_ge
+from flambeau_prims.sizes import eq, likely_eq, likely_ge, lt
 from flambeau_prims.spec import Spec, contiguous_stride
 
 if TYPE_CHECKING:
@@ -320,3 +321,22 @@ def _ordered_stride(shape: Shape, strides: list[Shape]) -> Shape:
         result[dim] = running
         running = shape[dim] * running
     return tuple(result)
+
+
+def outermost_first(stride: Sequence[Size]) -> list[int]:
+    """The dims by their strides, but the last one innermost."""
+
+    def compare(a: int, b: int) -> int:
+        if eq(stride[a], stride[b]):
+            return a - b  # as eager: of equal strides, the later dim is the inner one
+        return -1 if lt(stride[b], stride[a]) else 1
+
+    last = len(stride) - 1
+    return [*sorted(range(last), key=cmp_to_key(compare)), last]
+
+
+def dense_stride(shape: Sequence[Size], like: Sequence[Size]) -> tuple[Size, ...]:
+    """Strides of a dense tensor: the last dim innermost, the others in the order of `like`."""
+    order = outermost_first(like)
+    dense = contiguous_stride([shape[dim] for dim in order])
+    return tuple(dense[order.index(dim)] for dim in range(len(shape)))

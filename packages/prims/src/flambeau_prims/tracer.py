@@ -567,13 +567,15 @@ def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_of_number(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """`_to_copy` of a Python number, as vmap converts one: a tensor with this number."""
+    """`_to_copy` of a Python number, as vmap converts one: a tensor with this number, made in the
+    graph. As a constant of the graph it would be read from the CPU in each call.
+    """
     if isinstance(args[0], torch.Tensor):
         return _GO_ON
     kept = {name: kwargs[name] for name in ("dtype", "device") if kwargs.get(name) is not None}
     if "dtype" not in kept:
         kept["dtype"] = torch.result_type(torch.empty(0, dtype=torch.bool), args[0])
-    return aten.scalar_tensor.default(args[0], **kept)
+    return tracer.__torch_dispatch__(aten.scalar_tensor.default, (), (args[0],), kept)
 
 
 _NUMBERS = frozenset({int, float, bool})

@@ -77,6 +77,23 @@ def test_attention_agrees_with_eager(kernel: str, layout: str) -> None:
     assert text is None, text
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "projected"])
+def test_cudnn_attention_of_narrower_values_agrees_with_eager(layout: str) -> None:
+    query, key = (_operand(layout, length, torch.bfloat16) for length in (37, 50))
+    value = _operand(layout, 50, torch.bfloat16)[..., :16].contiguous()
+    args = (query, key, value, None, True, 0.0, False, False)
+    text = check(torch.ops.aten._scaled_dot_product_cudnn_attention.default, args)
+    assert text is None, text
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_unpooled_maxima_agree_with_eager(form: torch.memory_format) -> None:
+    x = torch.randn(3, 5, 8, 6, device="cuda").to(memory_format=form)
+    pooled, places = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+    text = check(torch.ops.aten.max_unpool2d.default, (pooled, places, [8, 6]))
+    assert text is None, text
+
+
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("one_row", [False, True], ids=["batch", "sequences_in_one_row"])
 def test_efficient_attention_of_rows_agrees_with_eager(one_row: bool, biased: bool) -> None:

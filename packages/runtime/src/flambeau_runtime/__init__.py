@@ -16,7 +16,7 @@ from flambeau_runtime.environment_errors import (
     KernelNotLoadable,
     SanitizerNotLoaded,
 )
-from flambeau_runtime.executor import load
+from flambeau_runtime.executor import begin_load, load
 from flambeau_runtime.large_memory import release_memory
 from flambeau_runtime.options import RuntimeOptions, default_cache_dir
 from flambeau_runtime.output_code import output_code
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Cache", "CacheError", "CacheUse", "CompileError", "CompilerNotFound", "CompilerUnusable",
     "EnvironmentProblem", "KernelNotLoadable", "Program", "ProgramError", "RuntimeOptions",
-    "SanitizerNotLoaded", "__version__", "check_arguments", "check_program", "default_cache_dir",
-    "describe_launch", "format_program", "load", "output_code", "recording_cache_use",
-    "release_memory",
+    "SanitizerNotLoaded", "__version__", "begin_load", "check_arguments", "check_program",
+    "default_cache_dir", "describe_launch", "format_program", "load", "output_code",
+    "recording_cache_use", "release_memory",
 ]  # fmt: skip
 
 

@@ -74,6 +74,14 @@ class CacheUse:
             self.stored += 1
             self.entries[entry] = None
 
+    def include(self, other: CacheUse) -> None:
+        """Add all that another one has counted."""
+        with self._lock:
+            self.hits += other.hits
+            self.misses += other.misses
+            self.stored += other.stored
+            self.entries |= other.entries
+
 
 _USE: ContextVar[CacheUse | None] = ContextVar("cache_use", default=None)
 """Where this thread's use of caches is written down, and that of threads that build for it. The

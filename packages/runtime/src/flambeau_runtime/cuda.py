@@ -29,6 +29,8 @@ from flambeau_runtime.object_stores import cache_of
 from flambeau_runtime.program import Launch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flambeau_runtime.options import RuntimeOptions
     from flambeau_runtime.program import Kernel, Program
 
@@ -45,10 +47,15 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
     """A `_core.GpuKernel` for each Triton kernel of the program, on the device that its launches'
     buffers live on.
     """
+    return begin_kernels(program, options)()
+
+
+def begin_kernels(program: Program, options: RuntimeOptions) -> Callable[[], dict[str, Any]]:
+    """Begin to build and load the kernels; what waits for them, and returns them."""
     devices = kernel_devices(program)
     chosen = [kernel for kernel in program.kernels if kernel.name in devices]
     if not chosen:
-        return {}
+        return dict
     core = native.core()
     if core is None:
         raise RuntimeError(f"GPU kernels need the C executor: {native.unavailable()}")
@@ -78,10 +85,11 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
         return kernel.name, loaded
 
     processors = len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(max(2, min(MOST_BUILDS, processors))) as pool:
-        # Each in a copy of this context, which holds who writes down the use of the cache.
-        loads = [pool.submit(copy_context().run, load, kernel) for kernel in chosen]
-        return dict(each.result() for each in loads)
+    pool = ThreadPoolExecutor(max(2, min(MOST_BUILDS, processors)))
+    # Each in a copy of this context, which holds who writes down the use of the cache.
+    loads = [pool.submit(copy_context().run, load, kernel) for kernel in chosen]
+    pool.shutdown(wait=False)
+    return lambda: dict(each.result() for each in loads)
 
 
 def expect_kernels(device: torch.device) -> None:

@@ -61,45 +61,68 @@ def load(
     `cuda_graphs="always"`; by default that is logged.
     `title` names the graph in profilers (`profile_names.py`).
     """
+    return begin_load(program, options, on_refusal, title)()
+
+
+def begin_load(
+    program: Program,
+    options: RuntimeOptions | None = None,
+    on_refusal: Callable[[str], None] | None = None,
+    title: str = "",
+) -> Callable[[], Executable]:
+    """Begin to build the program's kernels; what waits for them and returns what `load` does. What
+    is wrong with a kernel is raised there.
+    """
     options = options or RuntimeOptions()
     if program.prepared is not None:
-        run = load(replace(program, prepared=None), options, on_refusal, title)
+        main = begin_load(replace(program, prepared=None), options, on_refusal, title)
         # The Python executor hands out tensors in a library's order, too.
         prepare = load(program.prepared, replace(options, executor="python", debug=False))
         read = list(map(program.inputs.index, program.prepared.inputs))
-        return PreparedExecutable(run, prepare, read)
+        return lambda: PreparedExecutable(main(), prepare, read)
     if options.debug:
         check_program(program)
     if not uses_gpu(program):
         keep_freed_memory(fixed_peak(program))
-    kernels = load_kernels(program, options)
-    run = make_executor(program, kernels, options, on_refusal, title)
-    return CheckedExecutable(program, run) if options.debug else run
+    kernels = begin_kernels(program, options)
+
+    def finish() -> Executable:
+        run = make_executor(program, kernels(), options, on_refusal, title)
+        return CheckedExecutable(program, run) if options.debug else run
+
+    return finish
 
 
-def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
-    """The address of each C++ kernel, and a `_core.GpuKernel` for each Triton kernel."""
+def begin_kernels(program: Program, options: RuntimeOptions) -> Callable[[], dict[str, Any]]:
+    """Begin to build the program's kernels; what waits for them and returns the address of each C++
+    kernel, and a `_core.GpuKernel` for each Triton kernel.
+    """
     indices = [index for index, source in enumerate(program.sources) if source.language == "cpp"]
     others = {source.language for source in program.sources} - {"cpp", "triton"}
     if others:
         raise ValueError(f"{program.name}: kernels in {', '.join(sorted(others))} cannot be built")
-    addresses: dict[str, Any] = {}
+    triton: Callable[[], dict[str, Any]] = dict
     if any(source.language == "triton" for source in program.sources):
         from flambeau_runtime import cuda  # imported for a GPU alone
 
-        addresses |= cuda.load_kernels(program, options)
+        triton = cuda.begin_kernels(program, options)
     if not indices:
-        return addresses
+        return triton
     texts = [program.sources[index].text for index in indices]
-    libraries = dict(zip(indices, cpp.load_libraries(texts, options), strict=True))
-    for kernel in program.kernels:
-        if kernel.source not in libraries:
-            continue
-        function = getattr(libraries[kernel.source], kernel.name)
-        address = ctypes.cast(function, ctypes.c_void_p).value
-        assert address is not None
-        addresses[kernel.name] = address
-    return addresses
+    compiled = cpp.begin_libraries(texts, options)
+
+    def kernels() -> dict[str, Any]:
+        libraries = dict(zip(indices, compiled(), strict=True))
+        addresses = triton()
+        for kernel in program.kernels:
+            if kernel.source in libraries:
+                function = getattr(libraries[kernel.source], kernel.name)
+                address = ctypes.cast(function, ctypes.c_void_p).value
+                assert address is not None
+                addresses[kernel.name] = address
+        return addresses
+
+    return kernels
 
 
 def make_executor(

@@ -11,6 +11,7 @@ import torch
 
 from flambeau_runtime import Program, RuntimeOptions
 from flambeau_runtime.tuning.contest import Candidate, Contest, DeviceFacts
+from flambeau_runtime.tuning.inputs import copied_memory
 from flambeau_runtime.tuning.sampling import Sampling
 from flambeau_runtime.tuning.table import Outcome, TuningTable
 from flambeau_runtime.tuning.tuner import MeasuringTuner, fastest, relative_error
@@ -282,3 +283,24 @@ def test_errors_are_relative_to_the_whole_result() -> None:
     assert relative_error(torch.tensor([True] * 4), torch.tensor([True, False] * 2)) == 0.5
     assert relative_error(torch.tensor([3, 900]), torch.tensor([3, 1])) == 0.5
     assert relative_error(torch.zeros(0), torch.zeros(0)) == 0
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(5, 14)[:, ::2],
+        torch.randn(7).expand(3, 7),
+        torch.randn(6, 5).t(),
+        torch.randn(6, 5)[1:, 2:],
+        torch.randn(0, 3),
+        torch.tensor(2.0),
+    ],
+    ids=["gaps", "expanded", "transposed", "slice", "empty", "number"],
+)
+def test_a_copied_input_lies_in_memory_as_it_did(tensor: torch.Tensor) -> None:
+    """Kernels read by the strides that a Program declares: `clone` leaves gaps out."""
+    copy = copied_memory(tensor)
+    assert copy.stride() == tensor.stride() and torch.equal(copy, tensor)
+    spanned = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    assert copy.untyped_storage().nbytes() >= 4 * spanned * (0 not in tensor.shape)
+    assert copy.numel() == 0 or copy.data_ptr() != tensor.data_ptr()

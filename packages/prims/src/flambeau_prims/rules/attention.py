@@ -10,7 +10,7 @@ from flambeau_prims.promotion import dtype_name
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import ceil_div, eq
 from flambeau_prims.spec import Spec, contiguous_stride
-from flambeau_prims.strides import preserved_stride, same_shape
+from flambeau_prims.strides import dense_stride, preserved_stride, same_shape
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Size
@@ -186,7 +186,8 @@ def cudnn_attention(
     _check(query, key, value)
     shape = (*query.shape[:3], value.shape[3])
     same_width = eq(query.shape[3], value.shape[3])
-    out = _transposed_like(query, shape) if same_width else heads_inside(query, shape)
+    ordered = query.fresh(shape, dense_stride(shape, query.stride))
+    out = _transposed_like(query, shape) if same_width else ordered
     sums = query.fresh((*query.shape[:3], 1), dtype=torch.float32) if compute_log_sumexp else None
     state = query.fresh((), dtype=torch.int64)
     return out, sums, None, None, query.shape[2], key.shape[2], state, state, None

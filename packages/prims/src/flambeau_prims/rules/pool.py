@@ -269,7 +269,7 @@ def fractional_max_pool_backward(self: Spec) -> Spec:
 
 
 def max_unpool(self: Spec, indices: Spec, output_size: Sizes, *, spatial: int) -> Spec:
-    """Zeros, except at the positions of maxima."""
+    """Zeros, except at the positions of maxima; in self's memory format (row-major on a GPU)."""
     if indices.dtype != torch.int64:
         raise RuntimeError(
             f"elements in indices should be type int64 but got: {dtype_name(indices.dtype)}"
@@ -283,7 +283,8 @@ def max_unpool(self: Spec, indices: Spec, output_size: Sizes, *, spatial: int) -
             f"Expected shape of indices to be same as that of the input tensor "
             f"({list(self.shape)}) but got {list(indices.shape)}"
         )
-    result = _pooled(self, (*self.shape[:-spatial], *output_size), spatial)
+    shape = (*self.shape[:-spatial], *output_size)
+    result = _pooled(self, shape, spatial) if self.device.type == "cpu" else self.fresh(shape)
     if not is_empty(self.shape):
         refuse(f"max_unpool{spatial}d", self.dtype, self.device, "bic")
     return result

@@ -10,7 +10,6 @@ torch's thread pool and thread count serve kernels too.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import os
@@ -21,14 +20,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flambeau_runtime.build import isa, sanitizer
+from flambeau_runtime.build.beside import beside
 from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use, unwritable
 from flambeau_runtime.cache_locks import KeyLock, one_at_a_time
 from flambeau_runtime.environment_errors import (
@@ -40,7 +39,7 @@ from flambeau_runtime.environment_errors import (
 from flambeau_runtime.object_stores import cache_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flambeau_runtime.options import RuntimeOptions
 
@@ -170,47 +169,63 @@ def load_libraries(texts: Sequence[str], options: RuntimeOptions) -> list[ctypes
     CompileError where the compiler refuses a text; an EnvironmentProblem where there is none, or
     the cache cannot be used.
     """
-    libraries = []
-    for path in build(texts, options):
-        try:
-            libraries.append(ctypes.CDLL(str(path)))
-        except OSError as error:
-            raise KernelNotLoadable(f"the kernel {path} cannot be loaded: {error}") from error
-    return libraries
+    return begin_libraries(texts, options)()
+
+
+def begin_libraries(
+    texts: Sequence[str], options: RuntimeOptions
+) -> Callable[[], list[ctypes.CDLL]]:
+    """Begin to compile the texts that the cache has not; what waits for them and loads the
+    libraries, as `load_libraries` does.
+    """
+    paths = begin_build(texts, options)
+    return lambda: [_library(path) for path in paths()]
+
+
+def _library(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise KernelNotLoadable(f"the kernel {path} cannot be loaded: {error}") from error
 
 
 def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
     """Compile each text to a shared library, or find it in the cache; the files' paths, in order.
     """
+    return begin_build(texts, options)()
+
+
+def begin_build(texts: Sequence[str], options: RuntimeOptions) -> Callable[[], list[Path]]:
+    """Look for each text in the cache, and begin to compile what is missing; what waits for that
+    and returns what `build` does.
+    """
     tools = toolchain(options)
     cache = cache_of(options)
     keys = [tools.key(text) for text in texts]
-    result: dict[str, Path] = {}
+    found: dict[str, Path] = {}
     if options.use_cache:
         for key in dict.fromkeys(keys):
             path = cache.lookup("cpp", key)
             if path is not None:
-                result[key] = path
-    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in result}
-    if missing and options.use_cache:
-        result |= _built_once(missing, tools, cache)
-    elif missing:
-        result |= _build_all(missing, tools, cache)
-    return [result[key] for key in keys]
+                found[key] = path
+    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+    if not missing:
+        return lambda: [found[key] for key in keys]
+    compiled = beside(partial(_built_once if options.use_cache else _build_all, missing, tools, cache))
+
+    def paths() -> list[Path]:
+        result = found | compiled()
+        return [result[key] for key in keys]
+
+    return paths
 
 
 def build_ahead(texts: Sequence[str], options: RuntimeOptions) -> None:
     """Begin to compile texts that a program will have, without a wait: `build` finds them in the
     cache, or waits for them. What goes wrong is for `build` to say.
     """
-
-    def run() -> None:
-        with contextlib.suppress(Exception):
-            build(texts, options)
-
     if options.use_cache:
-        with contextlib.suppress(RuntimeError):  # there are too many threads
-            threading.Thread(target=run, name="flambeau-build", daemon=True).start()
+        beside(partial(build, texts, options))
 
 
 def _built_once(missing: dict[str, str], tools: Toolchain, cache: Cache) -> dict[str, Path]:

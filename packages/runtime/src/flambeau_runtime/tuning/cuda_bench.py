@@ -21,7 +21,7 @@ from flambeau_runtime._version import __version__
 from flambeau_runtime.cuda import capability
 from flambeau_runtime.executor import load
 from flambeau_runtime.tuning.contest import DeviceFacts
-from flambeau_runtime.tuning.inputs import likely_inputs
+from flambeau_runtime.tuning.inputs import copied_memory, likely_inputs
 from flambeau_runtime.tuning.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -76,9 +76,10 @@ class CudaBench:
     ) -> Iterator[Callable[[int], float]]:
         """Within, `time(number)` replays the graph of one run and returns milliseconds a call."""
         tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
-        (device, *_) = {tensor.device for tensor in tensors}
-        with torch.cuda.device(device):
-            cache = torch.cuda.get_device_properties(device).L2_cache_size
+        devices = [tensor.device for tensor in tensors]
+        # A program may have no tensors to read.
+        with torch.cuda.device(devices[0] if devices else None):
+            cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
             nbytes = sum(tensor.nbytes for tensor in tensors) or 1
             count = max(2, min(MAX_COPIES, -(-2 * cache // nbytes)))
             copies = [list(inputs), *(copied(inputs) for _ in range(count - 1))]
@@ -109,8 +110,8 @@ def cuda_facts(device: str) -> DeviceFacts | None:
 
 
 def copied(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs with copies of the tensors."""
-    return [each.clone() if isinstance(each, torch.Tensor) else each for each in inputs]
+    """The inputs with copies of the tensors, as they lie in memory: kernels go by their strides."""
+    return [copied_memory(each) if isinstance(each, torch.Tensor) else each for each in inputs]
 
 
 def driver() -> str:

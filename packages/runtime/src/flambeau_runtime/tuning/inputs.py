@@ -32,11 +32,24 @@ def likely_inputs(program: Program, numbers: Sequence[int]) -> list[Any]:
         shape, stride = (
             [evaluate(dim, sizes) for dim in dims] for dims in (tensor.shape, tensor.stride)
         )
-        extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
         generator = torch.Generator(tensor.device).manual_seed(len(result))
-        memory = random_memory(max(extent, 1), getattr(torch, tensor.dtype), generator)
+        dtype = getattr(torch, tensor.dtype)
+        memory = random_memory(_extent(shape, stride), dtype, generator)
         result.append(memory.as_strided(shape, stride))
     return [*result, *numbers]
+
+
+def copied_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the same strides, in a copy of the memory that the other one spans."""
+    if 0 in tensor.shape:
+        return tensor.new_empty_strided(tensor.shape, tensor.stride())
+    extent = _extent(tensor.shape, tensor.stride())
+    return tensor.as_strided((extent,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def _extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """The elements of memory that a tensor spans, at least 1."""
+    return max(1, 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)))
 
 
 def fill_indices(inputs: Sequence[Any], indices: Sequence[LikelyIndices]) -> None:

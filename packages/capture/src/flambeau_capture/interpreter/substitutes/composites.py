@@ -1,7 +1,7 @@
-"""ATen's composites that take a way of their own on tensors without data, with other strides:
-`one_hot` compares with the classes in the order of the argument's dims, where it writes into
-contiguous zeros eagerly; `max_pool1d` has a kernel of its own on a CPU, where no gradient is wanted,
-whose results are contiguous, and which takes no integers.
+"""ATen's composites that take another way on tensors without data, with other strides: `one_hot`
+compares with the classes in the order of the argument's dims, where it writes into contiguous zeros
+eagerly; `max_pool1d` has a kernel for itself on a CPU, where no gradient is wanted, whose results
+are contiguous, and which takes no integers.
 
 The check of `one_hot` on a CPU looks at its classes before it calls any operator.
 """

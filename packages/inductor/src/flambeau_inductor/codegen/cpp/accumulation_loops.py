@@ -25,6 +25,14 @@ import torch
 
 from flambeau_inductor.codegen.cpp.bfloat16_words import Words, in_words, write_elements, write_word
 from flambeau_inductor.codegen.cpp.elements import write_element
+from flambeau_inductor.codegen.cpp.float16_rows import (
+    converted,
+    declare_float_rows,
+    narrow_rows,
+    on_rows,
+    staged_chunks,
+    widen_rows,
+)
 from flambeau_inductor.codegen.cpp.peel import write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import COSTLY, dependents, statement_cost, varies
 from flambeau_inductor.codegen.cpp.reductions import (
@@ -58,7 +66,7 @@ def write_accumulation_loop(
     writer: LoopWriter, phase: Phase, accumulators: dict[str, Accumulator], begin: str, end: str
 ) -> None:
     """The loop of a phase along the innermost inner axis."""
-    axis = writer.kernel.inner[-1]
+    axis = writer.row_axis
     fixed, inside = _split_body(writer, phase)
     count = int(end) if begin == "0" and end.isdigit() else None
     is_long = count is None or count > PLAIN_ROW
@@ -88,7 +96,7 @@ def _split_body(writer: LoopWriter, phase: Phase) -> tuple[list[Statement], list
     """A phase's inner statements that do not vary along the innermost axis, and those that do."""
     fetched = {*phase.fetches, *(sort.name for sort in phase.sorted)}
     body = [s for s in phase.inner if getattr(s, "name", None) not in fetched]
-    moving = dependents(tuple(body), {writer.kernel.inner[-1].symbol.name, *fetched})
+    moving = dependents(tuple(body), {writer.row_axis.symbol.name, *fetched})
     return [s for s in body if not varies(s, moving)], [s for s in body if varies(s, moving)]
 
 
@@ -102,7 +110,7 @@ def _write_lanes(
     words: Words | None,
 ) -> None:
     """Parts of whole blocks: the lanes of each part are joined to the whole."""
-    name = writer.kernel.inner[-1].symbol.name
+    name = writer.row_axis.symbol.name
     with writer.block(f"for (int64_t part = {begin}; part < {end}; part += {PART_LENGTH})"):
         writer.line(
             f"const int64_t stop = part + {PART_LENGTH} < {end} ? part + {PART_LENGTH} : {end};"
@@ -112,7 +120,14 @@ def _write_lanes(
                 array = f"{key}_lanes{suffix}"
                 writer.line(f"{ctype} {array}[{LANES}] __attribute__((aligned(64)));")
                 writer.line(f"for (int64_t c = 0; c < {LANES}; ++c) {array}[c] = {first};")
+        rows = None
+        if words is None and not phase.sorts:
+            rows = on_rows(inside, writer.row_axis, begin="block", outside=writer.dtypes)
         with writer.block(f"for (int64_t block = part; block < stop; block += {LANES})"):
+            if rows is not None:
+                declare_float_rows(writer, rows, LANES)
+                widen_rows(writer, rows, writer.row_axis, "block", str(LANES))
+                inside = rows.body
             if any("{step}" in text for a in accumulators.values() for text in a.lane_take):
                 writer.line(f"const int32_t step = (int32_t)((block - part) / {LANES});")
             writer.simd(_check(inside))
@@ -128,6 +143,8 @@ def _write_lanes(
                     writer.line(f"const int64_t {name} = block + c;")
                     write_element(writer, phase, inside)
                     _take_in_lanes(writer, phase, accumulators, "[c]")
+            if rows is not None:
+                narrow_rows(writer, rows, writer.row_axis, "block", str(LANES))
         for key, accumulator in accumulators.items():
             _join_lanes(writer, key, accumulator, by_words=words is not None)
 
@@ -135,14 +152,16 @@ def _write_lanes(
 def _phase_in_words(writer: LoopWriter, phase: Phase, inside: Sequence[Statement]) -> Words | None:
     """The body on words of bfloat16, where it only sums and multiplies up, or stores; else None."""
     kept = (*phase.keeps, *phase.fetches)
-    if writer.checked or phase.sorts or phase.sorted or len(writer.kernel.inner) > 1:
+    if writer.checked or phase.sorts or phase.sorted:
+        return None
+    if len(writer.kernel.inner) > 1 and _uses_rows(phase):
         return None
     if any(writer.dtypes[name] is not torch.float32 for name in kept):
         return None
     takes = [accumulator_of(reduce, writer.dtypes[reduce.value]) for reduce in phase.reduces]
     if any(accumulator.pairs is None for accumulator in takes) or (phase.keeps and not takes):
         return None
-    words = in_words(inside, writer.kernel.inner[-1])
+    words = in_words(inside, writer.row_axis)
     return None if words is None or (words.stores and takes) else words
 
 
@@ -168,7 +187,7 @@ def _write_blocks(
 ) -> None:
     """Blocks of a loop without reductions, on rows kept by words."""
     assert words is not None
-    name = writer.kernel.inner[-1].symbol.name
+    name = writer.row_axis.symbol.name
     with writer.block(f"for (int64_t block = {begin}; block < {end}; block += {LANES})"):
         writer.simd(None)
         with writer.loop("c", "0", str(LANES // 2)):
@@ -200,7 +219,7 @@ def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator, *, by_wo
     """
     whole = places("s", f"{key}_all")
     if accumulator.lanes:
-        name = writer.kernel.inner[-1].symbol.name
+        name = writer.row_axis.symbol.name
         position = re.sub(rf"\b{name}\b", "(part + offset)", writer.position())
         with writer.block(""):
             for text in accumulator.lane_join:
@@ -235,28 +254,59 @@ def _write_plain(
     of a short row after whole vectors is another loop, which GCC else computes by scalars.
     """
     if not accumulators and not _uses_rows(phase):
-        write_vector_loop(writer, writer.kernel.inner[-1], begin, end, tuple(inside), ())
+        write_vector_loop(writer, writer.row_axis, begin, end, tuple(inside), ())
         return
-    clauses = [_check(inside)]
     for key, accumulator in accumulators.items():
-        for (ctype, suffix, start), sign in zip(accumulator.part, accumulator.clauses, strict=True):
+        for ctype, suffix, start in accumulator.part:
             writer.line(f"{ctype} {key}_part{suffix} = {start};")
-            clauses.append((f"{key}_part{suffix}", sign))
+    rows = None
+    if not phase.sorts:
+        dtypes = converted(begin, end)
+        rows = on_rows(inside, writer.row_axis, dtypes, outside=writer.dtypes)
+    if rows is None:
+        _write_parts(writer, phase, accumulators, inside, _parts(accumulators, inside, begin, end))
+    else:
+        chunks = staged_chunks(writer, rows, writer.row_axis, begin, end)
+        with writer.block(""), chunks as bounds:
+            parts = _parts(accumulators, rows.body, *bounds)
+            _write_parts(writer, phase, accumulators, rows.body, parts)
+    for key, accumulator in accumulators.items():
+        for text in accumulator.join if accumulator.vectorised else ():
+            writer.line(text.format(**places("s", f"{key}_all"), **places("q", f"{key}_part")))
+
+
+def _parts(
+    accumulators: dict[str, Accumulator], inside: Sequence[Statement], begin: str, end: str
+) -> list[tuple[str, str]]:
+    """Where a loop that accumulates is cut."""
     in_vectors = all(accumulator.vectorised for accumulator in accumulators.values())
     only_sums = accumulators and all(each.pairs is not None for each in accumulators.values())
     # Sums that cost nothing else are sooner added by scalars than from another vector's lanes.
-    is_cut = in_vectors and not (only_sums and sum(map(statement_cost, inside)) < COSTLY)
-    for first, last in _vector_parts(begin, end, inside) if is_cut else [(begin, end)]:
-        if in_vectors:
+    if not in_vectors or (only_sums and sum(map(statement_cost, inside)) < COSTLY):
+        return [(begin, end)]
+    return _vector_parts(begin, end, inside)
+
+
+def _write_parts(
+    writer: LoopWriter,
+    phase: Phase,
+    accumulators: dict[str, Accumulator],
+    inside: Sequence[Statement],
+    parts: Sequence[tuple[str, str]],
+) -> None:
+    """Loops over parts of a row, which accumulate in the same variables."""
+    clauses = [_check(inside)]
+    for key, accumulator in accumulators.items():
+        for (_, suffix, _), sign in zip(accumulator.part, accumulator.clauses, strict=True):
+            clauses.append((f"{key}_part{suffix}", sign))
+    for first, last in parts:
+        if all(accumulator.vectorised for accumulator in accumulators.values()):
             writer.simd(*clauses)
-        with writer.loop(writer.kernel.inner[-1].symbol.name, first, last):
+        with writer.loop(writer.row_axis.symbol.name, first, last):
             write_element(writer, phase, inside)
             for reduce in phase.reduces:
                 where, takes = places("q", f"{reduce.name}_part"), accumulators[reduce.name].take
                 _write_takes(writer, takes, reduce.name, reduce.value, where)
-    for key, accumulator in accumulators.items():
-        for text in accumulator.join if accumulator.vectorised else ():
-            writer.line(text.format(**places("s", f"{key}_all"), **places("q", f"{key}_part")))
 
 
 def _vector_parts(begin: str, end: str, inside: Sequence[Statement]) -> list[tuple[str, str]]:

@@ -51,7 +51,9 @@ def fetch_gathered_rows(writer: LoopWriter, vector: Axis, outer: Axis) -> None:
     dtypes = {param.name: param.dtype for param in kernel.params}
     rows: dict[tuple[str, sympy.Expr], Load | Store] = {}
     for s in kernel.body:
-        if not isinstance(s, Load | Store) or stride_along(s.index, vector) is not sympy.S.One:
+        if not isinstance(s, Load | Store) or s.buffer not in dtypes:
+            continue
+        if stride_along(s.index, vector) is not sympy.S.One:
             continue
         names, size = free_names(s.index) & values.keys(), dtypes[s.buffer].itemsize
         if not names & across or names & along or hinted_size(vector, kernel) * size < SHORTEST:

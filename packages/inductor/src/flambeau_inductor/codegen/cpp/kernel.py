@@ -13,12 +13,21 @@ EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, i
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.float16_rows import (
+    declare_float_rows,
+    gathered_float16,
+    narrow_rows,
+    on_rows,
+    widen_rows,
+)
 from flambeau_inductor.codegen.cpp.gathered_rows import fetch_gathered_rows
+from flambeau_inductor.codegen.cpp.loop_nests import nest_of, transposed
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled, write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_UNIT,
@@ -41,8 +50,9 @@ from flambeau_inductor.codegen.cpp.reductions import (
     places,
 )
 from flambeau_inductor.codegen.cpp.row_shares import ROWS, accumulate_in_memory, share_loop
+from flambeau_inductor.codegen.cpp.row_values import row_values
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
-from flambeau_inductor.codegen.cpp.segments import Segment, segments_of
+from flambeau_inductor.codegen.cpp.segments import Segment, segments_of, ways_along
 from flambeau_inductor.codegen.cpp.short_groups import widen_short_groups
 from flambeau_inductor.codegen.cpp.short_rows import unroll_short_rows
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
@@ -57,6 +67,7 @@ from flambeau_inductor.scheduler.phases import split_phases
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from flambeau_inductor.codegen.cpp.plan import Plan
     from flambeau_inductor.codegen.cpp.reductions import Accumulator
     from flambeau_inductor.ir import Body, LoopKernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
@@ -96,6 +107,8 @@ class KernelWriter(LoopWriter):
         self.ordered = self.plan.serial and vector is not None and is_ordered(kernel.body, vector)
         self.block_width = column_block(kernel, vector) if vector is not None else 0
         self.keep_rows = False
+        if vector is not None:
+            self.printer.gathered = gathered_float16(self.kernel.body, vector)
 
     # The kernel
 
@@ -146,6 +159,7 @@ class KernelWriter(LoopWriter):
         if self.plan.tile is not None:
             self.write_tiles(vector, self.plan.tile)
             return
+        self.compute_row_values(vector)
         body, outer = self.kernel.body, self.plan.lead[-1]
         jammed = unroll_and_jam(self, body, vector, outer)
         with self.lead_loops(self.plan.lead):
@@ -155,6 +169,28 @@ class KernelWriter(LoopWriter):
             fetch_gathered_rows(self, vector, outer)
             with self.block("if (!jammed_here)") if jammed is not None else nullcontext():
                 self.vector_body(vector, "0", self.size(vector), body)
+
+    def compute_row_values(self, vector: Axis) -> None:
+        """Compute what is the same in all rows before them."""
+        values = row_values(self.kernel, self.plan)
+        if values is None:
+            return
+        checks = any(isinstance(s, CheckIndex) for s in values.moving)
+        for name in values.names:
+            ctype = "int32_t" if name in values.narrow else storage_type(self.dtypes[name])
+            self.line(f"{ctype} {name}_row[{self.size(vector)}] __attribute__((aligned(64)));")
+        with self.block(""):
+            self.statements(values.fixed)
+            self.simd(("bad", "|") if checks else None)
+            with self.loop(vector.symbol.name, "0", self.size(vector)):
+                self.statements(values.moving)
+                for name in values.names:
+                    self.line(f"{name}_row[{vector.symbol.name}] = {name};")
+        if checks:
+            self.line("if (bad) return bad;")
+        kept = {s.value for s in values.rest if isinstance(s, CheckIndex)}
+        self.checks = {name: check for name, check in self.checks.items() if name in kept}
+        self.kernel = replace(self.kernel, body=values.rest)
 
     def tiled_lead(self) -> tuple[Axis, ...]:
         """The lead axes and the vector axis, counted in tiles: those along what is read follow one
@@ -172,20 +208,26 @@ class KernelWriter(LoopWriter):
         ]
         return (*(axis for axis in self.plan.lead if axis is not tile), *counted)
 
-    def write_tiles(self, vector: Axis, tile: Axis) -> None:
+    def write_tiles(
+        self,
+        vector: Axis,
+        tile: Axis,
+        bounds: tuple[str, str] = ("begin", "end"),
+        count: str = "p",
+    ) -> None:
         """Tiles of the vector axis and a lead axis: loads contiguous along it are transposed."""
         name, lead = vector.symbol.name, tile.symbol.name
         rows, columns = tile_shape(self.kernel, self.plan)
         staged = [s for s in self.kernel.body if self.is_staged(s, vector, tile)]
-        with self.lead_loops(self.tiled_lead()):
-            for begin, end, axis, count in (
+        with self.lead_loops(self.tiled_lead(), bounds, count):
+            for begin, end, axis, length in (
                 ("first", "last", tile, rows),
                 ("part", "stop", vector, columns),
             ):
                 size, static = self.size(axis), static_product((axis,))
-                stop = f"{begin} + {count}"
-                self.line(f"const int64_t {begin} = {axis.symbol.name}_tile * {count};")
-                if static is None or static % count:
+                stop = f"{begin} + {length}"
+                self.line(f"const int64_t {begin} = {axis.symbol.name}_tile * {length};")
+                if static is None or static % length:
                     stop = f"{stop} < {size} ? {stop} : {size}"
                 self.line(f"const int64_t {end} = {stop};")
             for load in staged:
@@ -227,31 +269,50 @@ class KernelWriter(LoopWriter):
         """Statements invariant along the vector axis, then the vector loop, peeled for masks."""
         moving = dependents(body, {vector.symbol.name})
         before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
-        inside = tuple(s for s in body if varies(s, moving) or is_scatter(s))
         stores = [
             s for s in body if isinstance(s, Store) and not varies(s, moving) and not is_scatter(s)
         ]
         self.statements(before)
         known = {s.name for s in before if not isinstance(s, CheckIndex)}
         rest = tuple(s for s in body if s not in stores)
-        segments = None if self.checked else segments_of(self, rest, vector, begin, end)
+        ways = [("", rest)] if self.checked else ways_along(rest, vector, self.plan.lead)
+        word = "if"
+        for condition, way in ways:
+            head = f"{word} ({condition})" if condition else "else"
+            with self.block(head) if len(ways) > 1 else nullcontext():
+                self.segment_loops(vector, begin, end, way, before, known)
+            word = "else if"
+        self.statements(stores)
+
+    def segment_loops(
+        self,
+        vector: Axis,
+        begin: str,
+        end: str,
+        body: Body,
+        before: Sequence[Statement],
+        known: set[str],
+    ) -> None:
+        """The vector loop in segments, peeled for masks, behind what was written `before`."""
+        segments = None if self.checked else segments_of(self, body, vector, begin, end)
         if segments is None:
-            segments = [Segment(begin, end, rest)]
+            segments = [Segment(begin, end, body)]
         for part in segments:
             peeled = None if self.checked else peel(part.body, vector)
             if peeled is not None:
                 write_peeled(self, peeled, vector, part.low, part.high, known)
-            elif inside:
+            elif any(isinstance(s, (Store, CheckIndex)) for s in part.body):
                 # Where conditions are known, a value may vary no more: then it is written before.
                 loop = tuple(s for s in part.body if s not in before)
                 write_vector_loop(self, vector, part.low, part.high, loop, known)
-        self.statements(stores)
 
     @contextmanager
     def lead_loops(
-        self, lead: Sequence[Axis], bounds: tuple[str, str] = ("begin", "end")
+        self, lead: Sequence[Axis], bounds: tuple[str, str] = ("begin", "end"), count: str = "p"
     ) -> Iterator[None]:
-        """Within the bounds over the points of the lead axes, counted as an odometer counts."""
+        """Within the bounds over the points of the lead axes, counted as an odometer counts, by the
+        variable `count`.
+        """
         if not lead:
             yield
             return
@@ -259,12 +320,13 @@ class KernelWriter(LoopWriter):
             with self.loop(lead[0].symbol.name, *bounds):
                 yield
             return
-        self.line(f"int64_t rest = {bounds[0]};")
+        rest = "rest" if count == "p" else f"{count}_rest"
+        self.line(f"int64_t {rest} = {bounds[0]};")
         for axis in reversed(lead[1:]):
             size = self.size(axis)
-            self.line(f"int64_t {axis.symbol.name} = rest % {size}; rest /= {size};")
-        self.line(f"int64_t {lead[0].symbol.name} = rest;")
-        with self.loop("p", *bounds):
+            self.line(f"int64_t {axis.symbol.name} = {rest} % {size}; {rest} /= {size};")
+        self.line(f"int64_t {lead[0].symbol.name} = {rest};")
+        with self.loop(count, *bounds):
             yield
             for axis in reversed(lead[1:]):
                 name = axis.symbol.name
@@ -345,16 +407,40 @@ class KernelWriter(LoopWriter):
         self, phase: Phase, accumulators: dict[str, Accumulator], begin: str, end: str
     ) -> None:
         """The nest over the inner axes; the last one is the vector loop."""
-        inner = self.kernel.inner
-        opened = []
-        for depth, axis in enumerate(inner[:-1]):
-            bounds = (begin, end) if depth == 0 else ("0", self.size(axis))
-            opened.append(self.loop(axis.symbol.name, *bounds))
-            opened[-1].__enter__()
-        bounds = (begin, end) if len(inner) == 1 else ("0", self.size(inner[-1]))
-        write_accumulation_loop(self, phase, accumulators, *bounds)
-        for context in reversed(opened):
-            context.__exit__(None, None, None)
+        tiled = transposed(self.kernel, phase) if self.plan.kind == "rows" else None
+        if tiled is not None:
+            self.write_transposed(*tiled)
+            return
+        nest = nest_of(self.kernel, phase)
+        first, self.row_axis = self.kernel.inner[0], nest.row
+        rest = self.product((*nest.merged[1:], nest.row))
+        with ExitStack() as opened:
+            if nest.merged:
+                opened.enter_context(self.block(""))
+            for axis in nest.outer:
+                bounds = (begin, end) if axis is first else ("0", self.size(axis))
+                opened.enter_context(self.loop(axis.symbol.name, *bounds))
+            if nest.merged and nest.merged[0] is first and (begin, end) != ("0", self.size(first)):
+                bounds = "row_begin", "row_end"
+                for bound, place in zip(bounds, (begin, end), strict=True):
+                    self.line(f"const int64_t {bound} = {place} * {rest};")
+            elif nest.row is first:
+                bounds = begin, end
+            else:
+                bounds = "0", self.product((*nest.merged, nest.row))
+            for axis in nest.merged:
+                self.line(f"const int64_t {axis.symbol.name} = 0;")
+            write_accumulation_loop(self, phase, accumulators, *bounds)
+
+    def write_transposed(self, kernel: LoopKernel, plan: Plan) -> None:
+        """A phase in tiles over the inner axes."""
+        before = self.kernel, self.plan
+        self.kernel, self.plan = kernel, plan
+        assert plan.vector is not None and plan.tile is not None
+        with self.block(""):
+            bounds = "0", self.product(self.tiled_lead())
+            self.write_tiles(plan.vector, plan.tile, bounds, "q")
+        (self.kernel, self.plan), self.staged, self.whole_row = before, {}, None
 
     # Whole
 
@@ -533,6 +619,13 @@ class KernelWriter(LoopWriter):
         inside = [s for s in phase.inner if isinstance(s, Scan) or varies(s, moving)]
         self.statements(s for s in phase.inner if s not in inside)
         self.printer.carry_index = "[c]"
+        vector = self.plan.vector
+        assert vector is not None
+        rows = on_rows(inside, vector, begin="first", outside=self.dtypes)
+        if rows is not None:
+            declare_float_rows(self, rows, self.block_width)
+            widen_rows(self, rows, vector, "first", "count")
+            inside = list(rows.body)
         with self.column_loop(
             ("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None
         ):
@@ -545,6 +638,8 @@ class KernelWriter(LoopWriter):
                 whole |= places("q", part, "[c]")
                 for text in column_take(accumulator, reduce, dtype):
                     self.line(text.format(**whole, v=reduce.value, at=self.position()))
+        if rows is not None:
+            narrow_rows(self, rows, vector, "first", "count")
 
     def flush_columns(self, bounded: dict[str, Accumulator]) -> None:
         """Join the parts of accumulators that hold a bounded number of elements."""

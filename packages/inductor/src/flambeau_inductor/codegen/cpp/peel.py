@@ -34,7 +34,12 @@ import torch
 
 from flambeau_inductor.codegen.cpp.bfloat16_words import write_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
-from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
+from flambeau_inductor.codegen.cpp.float16_rows import (
+    converted,
+    is_short,
+    on_rows,
+    write_chunks,
+)
 from flambeau_inductor.codegen.cpp.masks import Conditions, rename_operands, simplify_masks
 from flambeau_inductor.codegen.cpp.plan import dependents, is_scatter, stride_along, varies
 from flambeau_inductor.codegen.cpp.streaming_stores import write_lines
@@ -250,8 +255,11 @@ def write_vector_loop(
     inside = [s for s in body if varies(s, moving) or is_scatter(s)]
     with writer.block("") if before else nullcontext():
         writer.statements(before)
-        rows = None if writer.checked or is_short(begin, end) else on_rows(inside, vector)
-        if rows is not None and not writer.staged:
+        rows = None
+        if not (writer.staged or writer.ordered):
+            dtypes = converted(begin, end, in_words=True)
+            rows = on_rows(inside, vector, (torch.float16,) if writer.streamed else dtypes)
+        if rows is not None:
             write_chunks(writer, rows, vector, begin, end)
             return
         if not is_short(begin, end) and write_lines(writer, inside, vector, begin, end):

@@ -97,13 +97,13 @@ def choose_plan(kernel: LoopKernel) -> Plan:
     if kernel.shares != 0:
         return Plan("shares", kernel.outer, kernel.inner[-1], cost, work)
     if scatters(kernel.body):
-        vector = _vector_axis(kernel, kernel.outer)
+        vector = vector_axis(kernel, kernel.outer)
         if vector is not None and is_ordered(kernel.body, vector):
             vector = kernel.outer[-1]
         lead = _without(kernel.outer, vector)
         return Plan("pointwise", lead, vector, cost, work, serial=True)
     if not kernel.inner:
-        vector = _vector_axis(kernel, kernel.outer)
+        vector = vector_axis(kernel, kernel.outer)
         lead = _without(kernel.outer, vector)
         return Plan("pointwise", lead, vector, cost, work, _tile_axis(kernel, vector, lead))
     follows = any(isinstance(s, (Scan, Sort)) for s in kernel.body)
@@ -233,7 +233,7 @@ def _moving(kernel: LoopKernel) -> dict[Axis, set[str]]:
     return {axis: dependents(kernel.body, {axis.symbol.name}) for axis in axes}
 
 
-def _vector_axis(kernel: LoopKernel, axes: tuple[Axis, ...]) -> Axis | None:
+def vector_axis(kernel: LoopKernel, axes: tuple[Axis, ...]) -> Axis | None:
     """The axis with the best accesses; the last one if none is better."""
     best, best_score = None, -1.0
     weights = _weights(kernel)

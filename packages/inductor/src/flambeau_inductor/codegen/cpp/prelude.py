@@ -11,8 +11,11 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.codegen.cpp.half_rows_prelude import ONE_FLOAT16, ROWS_OF_HALVES
+from flambeau_inductor.codegen.cpp.lgamma_prelude import LGAMMA
 from flambeau_inductor.codegen.cpp.matmul_prelude import MATMUL_FUNCTIONS
 from flambeau_inductor.codegen.cpp.remainder_prelude import REMAINDERS
+from flambeau_inductor.codegen.cpp.short_erf_prelude import one_plus_erf
 from flambeau_inductor.codegen.cpp.transpose_prelude import stage_tile
 from flambeau_inductor.codegen.float8 import FLOAT8, cpp_conversions
 
@@ -99,13 +102,12 @@ template <class T> using wrap = typename unsigned_of<T>::type;
 """,
     "fma_of": """\
 // One rounding where the machine has fused multiply-add, two elsewhere: only polynomials use it.
-INLINE float fma_of(float a, float b, float c) {
 #ifdef __FMA__
-  return __builtin_fmaf(a, b, c);
+INLINE float fma_of(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double fma_of(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else
-  return a * b + c;
+template <class T> INLINE T fma_of(T a, T b, T c) { return a * b + c; }
 #endif
-}
 """,
     "exp_of": """\
 // exp(x) = 2**n * exp(r), |r| <= ln(2)/2, by a polynomial (own minimax fit, 3e-9); below 1 ulp,
@@ -182,6 +184,7 @@ INLINE float erf_of(float x) {
 }
 INLINE double erf_of(double x) { return erf(x); }
 """,
+    "lgamma_of": LGAMMA,
     "signbit_of": """\
 INLINE bool signbit_of(float x) { return __builtin_bit_cast(int32_t, x) < 0; }
 INLINE bool signbit_of(double x) { return __builtin_bit_cast(int64_t, x) < 0; }
@@ -603,40 +606,11 @@ INLINE uint16_t to_float16(float x) {
 
 
 FUNCTIONS["stage_tile"] = stage_tile()
+FUNCTIONS["one_plus_erf"] = one_plus_erf()
 FUNCTIONS.update({one.name: cpp_conversions(one) for one in FLOAT8.values()})
 
-FUNCTIONS["rows_of_halves"] = """\
-// Rows by the machine's instructions; what is left of one, element by element.
-#if defined(__AVX512F__)
-#define HALVES 16
-typedef short halves __attribute__((vector_size(32), aligned(2), may_alias));
-typedef float widened __attribute__((vector_size(64), aligned(4), may_alias));
-#define WIDEN(x) __builtin_ia32_vcvtph2ps512_mask(x, widened{}, -1, 4)
-#define NARROW(x) __builtin_ia32_vcvtps2ph512_mask(x, 0, halves{}, -1)
-#elif defined(__F16C__)
-#define HALVES 8
-typedef short halves __attribute__((vector_size(16), aligned(2), may_alias));
-typedef float widened __attribute__((vector_size(32), aligned(4), may_alias));
-#define WIDEN(x) __builtin_ia32_vcvtph2ps256(x)
-#define NARROW(x) __builtin_ia32_vcvtps2ph256(x, 0)
-#endif
-INLINE void widen_float16(const uint16_t *from, float *to, int64_t n) {
-  int64_t i = 0;
-#ifdef HALVES
-  for (; i + HALVES <= n; i += HALVES)
-    *(widened *)(to + i) = (widened)WIDEN(*(const halves *)(from + i));
-#endif
-  for (; i < n; ++i) to[i] = from_float16(from[i]);
-}
-INLINE void narrow_float16(const float *from, uint16_t *to, int64_t n) {
-  int64_t i = 0;
-#ifdef HALVES
-  for (; i + HALVES <= n; i += HALVES)
-    *(halves *)(to + i) = (halves)NARROW(*(const widened *)(from + i));
-#endif
-  for (; i < n; ++i) to[i] = to_float16(from[i]);
-}
-"""
+FUNCTIONS["rows_of_halves"] = ROWS_OF_HALVES
+FUNCTIONS["one_float16"] = ONE_FLOAT16
 
 FUNCTIONS["stream_line"] = """\
 // A share of the last-level cache: results that are larger do not stay there for their readers.
@@ -702,7 +676,9 @@ _PROVIDES = {
     "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16",
     "from_float16": "float16", "to_float16": "float16", "int_fmod": "int_divide",
     "int_remainder": "int_divide", "int_floor_divide": "int_divide", "float_mod": "float_remainder",
-    "widen_float16": "rows_of_halves", "narrow_float16": "rows_of_halves",
+    **dict.fromkeys(
+        ("widen_float16", "narrow_float16", "widen_bfloat16", "narrow_bfloat16"), "rows_of_halves"
+    ),
     "shift_right": "shift_left", "float_of": "double_of", "sum_in_pairs": "in_pairs",
     "prod_in_pairs": "in_pairs", "largest_in_pairs": "extremes_in_pairs",
     "smallest_in_pairs": "extremes_in_pairs", "join_exponentials": "add_exponential",

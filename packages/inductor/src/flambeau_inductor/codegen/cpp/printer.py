@@ -33,8 +33,8 @@ if TYPE_CHECKING:
         TileReduce,
     )
 
-OWN_FUNCTIONS = ("exp", "log", "erf")
-"""Functions that the prelude has in float32, closer and faster than libmvec's."""
+OWN_FUNCTIONS = ("exp", "log", "erf", "lgamma")
+"""Functions that the prelude has in float32: closer and faster than libmvec's, or not there."""
 
 
 class CppPrinter:
@@ -47,7 +47,9 @@ class CppPrinter:
     variables that hold them, whose value the compiler does not know. `floats` are the dtypes of
     floating values; `truncated` maps an integer that was cast from one to the float equal to it;
     `rounded` maps a bfloat16 to the float that it was cast from, in the same scope; `masks` maps a
-    condition to a variable with its value in each bit.
+    condition to a variable with its value in each bit. `gathered` are float16 loads at places that
+    differ from element to element: loops with such loads are not vectorised. `short_sums` maps sums
+    1 + erf(x) to x where only results in half precision depend on them.
     """
 
     def __init__(self) -> None:
@@ -62,12 +64,16 @@ class CppPrinter:
         self.truncated: dict[str, tuple[str, torch.dtype]] = {}
         self.rounded: dict[str, str] = {}
         self.masks: dict[str, str] = {}
+        self.gathered: frozenset[str] = frozenset()
+        self.short_sums: dict[str, str] = {}
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
         name = statement.name  # type: ignore[union-attr]
         if isinstance(statement, Constant):
             self.constants[name] = statement.value
+        if name in self.short_sums:
+            value = f"one_plus_erf({self.short_sums[name]})"
         self.lines.append(f"const {value_type(statement.dtype)} {name} = {value};")  # type: ignore[union-attr]
         if statement.dtype.is_floating_point:  # type: ignore[union-attr]
             if isinstance(statement, Compute) and statement.dtype is torch.bfloat16:
@@ -213,6 +219,8 @@ class CppPrinter:
             return f"{x} ? {literal(1, to)} : {literal(0, to)}"
         if x in self.rounded and to in (torch.float32, torch.float64):
             return self.cast(f"rounded_bfloat16({self.rounded[x]})", torch.float32, to)
+        if x in self.gathered:
+            return self.cast(f"one_float16({x})", torch.float32, to)
         if source in HALVES:
             return self.cast(f"from_{HALVES[source]}({x})", torch.float32, to)
         if to in HALVES:
@@ -298,7 +306,7 @@ def _truncated_quotient(a: str, b: str, dtype: torch.dtype) -> str:
 
 _LIBM = (
     "exp2", "expm1", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
-    "cosh", "tanh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erfc", "atan2",
 )  # fmt: skip
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}

@@ -17,7 +17,7 @@ Where columns lie side by side each has a carry, and the loop over them is a vec
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import sympy
@@ -25,10 +25,19 @@ import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.elements import write_element
+from flambeau_inductor.codegen.cpp.float16_rows import (
+    HALF_DTYPES,
+    converts_float16,
+    declare_float_rows,
+    narrow_rows,
+    on_rows,
+    widen_rows,
+)
 from flambeau_inductor.codegen.cpp.plan import (
     COSTLY,
     dependents,
     statement_cost,
+    static_product,
     stride_along,
     varies,
 )
@@ -97,7 +106,12 @@ def write_scan_loop(writer: LoopWriter, phase: Phase, accumulators: dict[str, Ac
     blocks = _Blocks(writer, phase)
     with writer.block(""):
         writer.statements(blocks.fixed)
-        if any(statement_cost(s) >= COSTLY or blocks.adds_vectors(s) for s in blocks.moving):
+        if any(
+            statement_cost(s) >= COSTLY
+            or converts_float16(s, writer.dtypes)
+            or blocks.adds_vectors(s)
+            for s in blocks.moving
+        ):
             blocks.write(accumulators)
             return
         with scan_loops(writer, phase.inner, writer.kernel.inner):
@@ -245,23 +259,35 @@ class _Blocks:
     def write(self, accumulators: dict[str, Accumulator]) -> None:
         """Blocks of the row."""
         writer = self.writer
-        with scan_loops(writer, self.phase.inner, writer.kernel.inner[:-1]):
-            size = writer.size(self.axis)
+        axes = writer.kernel.inner[:-1]
+        with scan_loops(writer, self.phase.inner, axes), self.block_loop():
+            for name, statement in self.in_blocks.items():
+                writer.line(f"{storage_type(statement.dtype)} {name}_block[{BLOCK}];")  # type: ignore[union-attr]
+            for number in range(max(self.stage_of.values(), default=0) + 1):
+                self.write_stage(number)
+                self.write_scans(number)
+            self.write_rest(accumulators)
+
+    @contextmanager
+    def block_loop(self) -> Iterator[None]:
+        """The loop over blocks, of `count` elements from `block` on."""
+        writer, static = self.writer, static_product((self.axis,))
+        if static is not None and static <= BLOCK:
+            with writer.block(""):
+                writer.line(f"const int64_t block = 0, count = {static};")
+                yield
+            return
+        size = writer.size(self.axis)
+        if self.reverse:
+            head = f"int64_t block = ({size} + {BLOCK - 1}) / {BLOCK} * {BLOCK}; block > 0;"
+        else:
+            head = f"int64_t block = 0; block < {size}; block += {BLOCK}"
+        with writer.block(f"for ({head})"):
             if self.reverse:
-                head = f"int64_t block = ({size} + {BLOCK - 1}) / {BLOCK} * {BLOCK}; block > 0;"
-            else:
-                head = f"int64_t block = 0; block < {size}; block += {BLOCK}"
-            with writer.block(f"for ({head})"):
-                if self.reverse:
-                    writer.line(f"block -= {BLOCK};")
-                rest = f"{size} - block"
-                writer.line(f"const int64_t count = {rest} < {BLOCK} ? {rest} : {BLOCK};")
-                for name, statement in self.in_blocks.items():
-                    writer.line(f"{storage_type(statement.dtype)} {name}_block[{BLOCK}];")  # type: ignore[union-attr]
-                for number in range(max(self.stage_of.values(), default=0) + 1):
-                    self.write_stage(number)
-                    self.write_scans(number)
-                self.write_rest(accumulators)
+                writer.line(f"block -= {BLOCK};")
+            rest = f"{size} - block"
+            writer.line(f"const int64_t count = {rest} < {BLOCK} ? {rest} : {BLOCK};")
+            yield
 
     @contextmanager
     def loop(self, statements: Sequence[Statement], wanted: Iterable[str] = ()) -> Iterator[None]:
@@ -301,13 +327,27 @@ class _Blocks:
         stage = self.stage(number)
         if not stage:
             return
+        writer = self.writer
         checked = any(isinstance(s, CheckIndex) for s in stage)
-        self.writer.simd(("bad", "|") if checked else None)
-        with self.loop(stage):
-            self.writer.statements(stage)
-            for s in stage:
-                if (name := defined_name(s)) in self.in_blocks:
-                    self.writer.line(f"{name}_block[c] = {name};")
+        rows = None
+        if not any(
+            name in self.in_blocks and writer.dtypes[name] in HALF_DTYPES  # type: ignore[index]
+            for name in map(defined_name, stage)
+        ):
+            rows = on_rows(stage, self.axis, HALF_DTYPES, "block", writer.dtypes)
+        with writer.block("") if rows is not None else nullcontext():
+            if rows is not None:
+                declare_float_rows(writer, rows, BLOCK)
+                widen_rows(writer, rows, self.axis, "block", "count")
+                stage = list(rows.body)
+            writer.simd(("bad", "|") if checked else None)
+            with self.loop(stage):
+                writer.statements(stage)
+                for s in stage:
+                    if (name := defined_name(s)) in self.in_blocks:
+                        writer.line(f"{name}_block[c] = {name};")
+            if rows is not None:
+                narrow_rows(writer, rows, self.axis, "block", "count")
 
     def write_scans(self, number: int) -> None:
         """The Scans of a stage's values."""

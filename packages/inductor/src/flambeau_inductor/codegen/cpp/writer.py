@@ -10,6 +10,7 @@ import torch
 from flambeau_inductor.codegen.cpp.cpp_types import literal, storage_type, value_type
 from flambeau_inductor.codegen.cpp.plan import static_product
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
+from flambeau_inductor.codegen.short_erf import short_sums
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import Axis, CheckIndex, Compute, Constant, Load, Store, index_of
 from flambeau_inductor.scalar_ops import Replay
@@ -40,12 +41,14 @@ class LoopWriter:
     """Writes the loops and statements of a kernel. `staged`: the C++ of loads from a tile.
     `streamed`: the buffers that are stored around the caches, with the axes of the stores.
     `whole_row`: the bounds of rows of whole tiles, if the kernel goes by tiles.
+    `row_axis`: the innermost axis of a phase's loops.
     `row_names`: (value, descending) -> the row that holds it while it is sorted.
     """
 
     def __init__(self, kernel: LoopKernel) -> None:
         self.kernel = kernel
         self.printer = CppPrinter()
+        self.printer.short_sums = short_sums(kernel.body)
         self.replay = Replay(self.printer)
         self.text: list[str] = []
         self.depth = 0
@@ -57,6 +60,8 @@ class LoopWriter:
         self.staged: dict[str, str] = {}
         self.streamed: dict[str, tuple[Axis, ...]] = {}
         self.whole_row: tuple[str, str] | None = None
+        if kernel.inner:
+            self.row_axis = kernel.inner[-1]
         self.ordered = False
         """Whether points of the vector loop must come one after another."""
         self.row_names: dict[tuple[str, bool], str] = {}

@@ -13,7 +13,7 @@ not, `packed_operand.py` and `packed_sum.py` read numbers that share a byte, and
 `grouped_rows.py` places the tiles of grouped products. `flex_attention.py` writes attention, cut as
 `attention_tiling.py` says and launched by `attention_backend.py`.
 
-`short_erf.py` and `short_sigmoid.py` shorten activations before a kernel is written, where
-`half_results.py` allows it. `user_kernel.py` launches the program's own Triton kernels, whose text
-`kernel_text.py` makes whole.
+`../short_erf.py` and `short_sigmoid.py` shorten activations before a kernel is written, where
+`../half_results.py` allows it. `user_kernel.py` launches the program's own Triton kernels, whose
+text `kernel_text.py` makes whole.
 """

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.base import Emitted, kernel_name
+from flambeau_inductor.codegen.short_erf import shorten_erf
 from flambeau_inductor.codegen.triton.combine import (
     Part,
     can_combine,
@@ -22,9 +23,9 @@ from flambeau_inductor.codegen.triton.matmul import (
 )
 from flambeau_inductor.codegen.triton.matmul_tiling import MatmulTiling
 from flambeau_inductor.codegen.triton.packed_sum import unpack_sum
-from flambeau_inductor.codegen.triton.short_erf import shorten_erf
 from flambeau_inductor.codegen.triton.short_sigmoid import shorten_sigmoid
 from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, constants_of, grid
+from flambeau_inductor.lowering.narrow_integers import narrowed
 from flambeau_runtime.program import Kernel, Launch, Source
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class TritonBackend:
             if isinstance(tiling, MatmulTiling) or not can_combine(launch.kernel, tiling):
                 return None
             # Vectors at the ends of rows need pointers that are known to be aligned.
-            parts.append((shorten_erf(unpack_sum(launch.kernel)), replace(tiling, vectors=False)))
+            kernel = narrowed(shorten_erf(unpack_sum(launch.kernel)))
+            parts.append((kernel, replace(tiling, vectors=False)))
         needs = combined_meta(parts)
         most = max(MOST_WARPS, *(tiling.warps for _, tiling in parts))
         buffers = tuple(buffer for launch in scheduled for buffer in launch.buffers)
@@ -100,7 +102,7 @@ def write(kernel: LoopKernel, name: str, tiling: AnyTiling, *, strict: bool = Fa
         kernel = shorten_sigmoid(shorten_erf(kernel))
     if isinstance(tiling, MatmulTiling):
         return write_matmul(kernel, name, tiling)
-    return write_kernel(kernel, name, tiling, strict=strict)
+    return write_kernel(narrowed(kernel), name, tiling, strict=strict)
 
 
 def meta(kernel: LoopKernel, tiling: AnyTiling) -> dict[str, object]:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
+from flambeau_inductor.codegen.half_results import only_for_halves
 from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.filled_loads import filled_loads
 from flambeau_inductor.codegen.triton.first_sorted import first_count, write_first_sorted
-from flambeau_inductor.codegen.triton.half_results import only_for_halves
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles

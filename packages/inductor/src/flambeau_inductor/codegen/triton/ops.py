@@ -364,7 +364,8 @@ install(TritonOps, {
     **{name: partial(_call, f"tl.{name}") for name in _IN_TRITON},
     **{name: partial(_call, f"libdevice.{name}") for name in _IN_LIBDEVICE},
     **{name: partial(_infix, sign) for name, sign in _INFIX.items()},
-    "neg": lambda x, dtype: f"-{x}",
+    # Of a float Triton's minus is 0 - x, which loses the sign of 0.
+    "neg": lambda x, dtype: f"({x} * -1.0)" if dtype.is_floating_point else f"-{x}",
     "sign": _sign,
     "round": partial(_call, "libdevice.nearbyint"),
     "fma": partial(_call, "tl.fma"),

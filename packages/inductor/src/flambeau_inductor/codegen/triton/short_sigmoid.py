@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.codegen.triton.half_results import only_for_halves, without_unread
+from flambeau_inductor.codegen.half_results import only_for_halves, without_unread
 from flambeau_inductor.ir import Compute, Constant, defined_name
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@
 two ranges, branches, and takes twice as many instructions; after a matrix product these bound the
 kernel. The result differs by less than 3e-7 from the exact one: rounding to float16 hides that. For
 x < -1 it is nearer to it than the sum in float32, where digits cancel.
+
+Kernels for GPUs get the statements; those in C++ call a function of their prelude (`one_plus_erf`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.codegen.triton.half_results import only_for_halves, without_unread
+from flambeau_inductor.codegen.half_results import only_for_halves, without_unread
 from flambeau_inductor.ir import Compute, Constant, defined_name, operands
 
 if TYPE_CHECKING:
@@ -35,16 +37,26 @@ def shorten_erf(kernel: LoopKernel) -> LoopKernel:
     """The kernel with each such sum computed in the short way."""
     if not any(isinstance(each, Compute) and each.op == "erf" for each in kernel.body):
         return kernel
-    defined = {name: s for s in kernel.body if (name := defined_name(s)) is not None}
-    sums = _sums_of_erf(kernel.body, defined) & only_for_halves(kernel.body)
+    sums = short_sums(kernel.body)
     body: list[Statement] = []
     for statement in kernel.body:
         if isinstance(statement, Compute) and statement.name in sums:
-            erf = defined[_erf_and_one(statement, defined)[0]]  # type: ignore[index]
-            body += _one_plus_erf(statement.name, operands(erf)[0])
+            body += _one_plus_erf(statement.name, sums[statement.name])
         else:
             body.append(statement)
     return replace(kernel, body=without_unread(body))
+
+
+def short_sums(body: Body) -> dict[str, str]:
+    """The sums 1 + erf(x) that may be computed in the short way, each with its x."""
+    if not any(isinstance(each, Compute) and each.op == "erf" for each in body):
+        return {}
+    defined = {name: s for s in body if (name := defined_name(s)) is not None}
+    result = {}
+    for name in _sums_of_erf(body, defined) & only_for_halves(body):
+        erf, _ = _erf_and_one(defined[name], defined)  # type: ignore[arg-type,misc]
+        (result[name],) = operands(defined[erf])
+    return result
 
 
 def _erf_and_one(statement: Compute, defined: dict[str, Statement]) -> tuple[str, str] | None:
