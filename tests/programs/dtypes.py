@@ -323,3 +323,10 @@ def storing_program(name: str, dtype: torch.dtype, number: float) -> None:
 for _name, (_dtype, _numbers) in product(STORING, NOT_HELD):
     for _number in _numbers:
         storing_program(_name, _dtype, _number)
+
+for _count in range(3):
+    add(
+        f"arange_of_{_count}_bools",
+        lambda x, count=_count: torch.arange(count, dtype=torch.bool) & (x > 0),
+        lambda count=_count: (torch.randn(count),),
+    )

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from flambeau_autograd import AutogradOptions
+    from flambeau_autograd.begun_compiles import Compiler
     from flambeau_prims.graph import Graph
     from flambeau_prims.unsupported import Unsupported
     from flambeau_runtime.tuning.contest import Tuner
     from flambeau_runtime.tuning.table import TuningTable
 
-GraphCompiler: TypeAlias = "Callable[[Graph, str], Compiled]"
 BackendFactory: TypeAlias = "Callable[[Context], Backend]"
 
 OWN: dict[str, BackendFactory] = {}
@@ -95,7 +95,7 @@ def eager(context: Context) -> Backend:
 def aot_eager(context: Context) -> Backend:
     """Autograd's functional graphs, run operator by operator."""
 
-    def compiler_for(graph_report: GraphReport) -> GraphCompiler:
+    def compiler_for(graph_report: GraphReport) -> Compiler:
         return lambda graph, kind: lambda *inputs: run_graph(graph, inputs)
 
     return _ThroughAutograd(context, compiler_for)
@@ -181,7 +181,7 @@ def engine(name: str, context: Context) -> Backend:
     )
     context = dataclasses.replace(context, options=options)
 
-    def compiler_for(graph_report: GraphReport) -> GraphCompiler:
+    def compiler_for(graph_report: GraphReport) -> Compiler:
         def refused(unsupported: Unsupported) -> None:
             fall_back(graph_report, unsupported, context)
 
@@ -204,7 +204,7 @@ class _ThroughAutograd:
     def __init__(
         self,
         context: Context,
-        compiler_for: Callable[[GraphReport], GraphCompiler],
+        compiler_for: Callable[[GraphReport], Compiler],
         autograd: AutogradOptions | None = None,
         *,
         stores: bool = False,

@@ -1,4 +1,4 @@
-"""1 + erf(x) in the short way, where results are halves: beside float64, and only there."""
+"""1 + erf(x) the short way: for results in half precision and for no others, beside float64."""
 
 from __future__ import annotations
 

@@ -43,15 +43,10 @@ TRITON_HINT = (
 )
 
 
-def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
-    """A `_core.GpuKernel` for each Triton kernel of the program, on the device that its launches'
-    buffers live on.
-    """
-    return begin_kernels(program, options)()
-
-
 def begin_kernels(program: Program, options: RuntimeOptions) -> Callable[[], dict[str, Any]]:
-    """Begin to build and load the kernels; what waits for them, and returns them."""
+    """Begin to build and load the kernels; what waits for them, and returns a `_core.GpuKernel` for
+    each Triton kernel of the program, on the device that its launches' buffers live on.
+    """
     devices = kernel_devices(program)
     chosen = [kernel for kernel in program.kernels if kernel.name in devices]
     if not chosen:

@@ -287,9 +287,9 @@ def test_the_use_by_threads_that_load_kernels_is_counted(cache, monkeypatch):
     use = CacheUse()
     chosen = options.RuntimeOptions(cache_dir=cache.root)
     with recording_cache_use(use):
-        assert list(cuda.load_kernels(program, chosen)) == names
+        assert list(cuda.begin_kernels(program, chosen)()) == names
     assert (use.hits, use.misses) == (0, 20)
     cache.store("triton", KEY, binding("triton", KEY).encode(), ".cubin")
     with recording_cache_use(use):
-        cuda.load_kernels(program, chosen)
+        cuda.begin_kernels(program, chosen)()
     assert (use.hits, use.misses) == (20, 20) and len(use.entries) == 1

@@ -1,7 +1,7 @@
 """Rows of float16 and bfloat16, widened to floats and narrowed by vectors of 16 and 8.
 
 Rows of floats are scratch memory, as long as whole vectors of 8: behind a widened row stand zeros,
-and behind one that is narrowed, any floats. What is left of 8 halves or more is read, and written,
+and behind one that is narrowed, any floats. What is left of 8 elements or more is read and written
 with the 8 that end where the row does, and moved between two vectors: memory is not read while what
 was written to a part of it is on its way.
 """
@@ -28,12 +28,12 @@ INLINE void narrow_8_bfloat16(const float *from, uint16_t *to) {
   const floats_8 x = *(const floats_8 *)from;
   const bits_8 bits = (bits_8)x, nan = (bits_8)(x != x);
   const bits_8 rounded = (bits + 0x7fff + (bits >> 16 & 1) | nan) >> 16;
-  // The halves of each 16 bytes, twice.
+  // The words of each 16 bytes, twice.
   const words twice = (words)__builtin_ia32_packusdw256(
       (int __attribute__((vector_size(32))))rounded, (int __attribute__((vector_size(32))))rounded);
-  const pairs halves = __builtin_shuffle((pairs)twice, pairs{0, 2, 0, 2});
+  const pairs once = __builtin_shuffle((pairs)twice, pairs{0, 2, 0, 2});
   typedef int64_t both __attribute__((vector_size(16), aligned(2), may_alias));
-  *(both *)to = both{halves[0], halves[1]};
+  *(both *)to = both{once[0], once[1]};
 }
 #define HALVES_8
 #endif
