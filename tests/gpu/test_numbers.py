@@ -51,3 +51,18 @@ def test_selections_and_items() -> None:
         x = torch.randn(40, 9, device="cuda")
         torch.testing.assert_close(compiled(x), program(x))
     assert len(state_of(compiled).entries) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+def test_integers_wrap_where_indices_are_checked(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = x[i]
+        return -chosen * chosen + 100 - x[i - 5], chosen.sum()
+
+    info = torch.iinfo(dtype)
+    x = torch.randint(info.min, info.max, (101,), device="cuda").to(dtype)
+    x[:3] = torch.tensor([info.min, info.max, 0])
+    i = torch.randint(-90, 101, (1000,), device="cuda")
+    i[:3] = torch.arange(3)
+    got = flambeau.compile(program, fullgraph=True)(x, i)
+    torch.testing.assert_close(got, program(x, i), rtol=0, atol=0)

@@ -155,3 +155,23 @@ def test_constants_beyond_an_integer_dtype_wrap_around() -> None:
         text = program.sources[kernel.source].text
         assert "156" in text
         assert build_cubin(text, kernel.name, kernel.meta, 90).image.startswith(b"\x7fELF")
+
+
+def test_integers_wrap_in_kernels_that_check_indices() -> None:
+    """Triton asserts that they do not, wherever assertions are built."""
+    cuda = torch.device("cuda:0")
+    x = Value("x", Spec.of((64,), dtype=torch.int8, device=cuda))
+    i = Value("i", Spec.of((64,), dtype=torch.int64, device=cuda))
+    graph = Graph([x, i])
+    b = Builder(graph.nodes, "xi")
+    graph.outputs = [b.add(b.mul(b.gather(x, 0, i), 7), 100)]
+    program = compile_graph(graph, InductorOptions(debug_checks=True))
+    checked = [kernel for kernel in program.kernels if kernel.meta["debug"]]
+    assert checked
+    for kernel in checked:
+        text = program.sources[kernel.source].text
+        image = build_cubin(text, kernel.name, kernel.meta, 90).image
+        assert b"index out of bounds" in image
+        assert b"overflow" not in image
+        sanitized = kernel.meta | {"sanitize_overflow": True}
+        assert b"overflow" in build_cubin(text, kernel.name, sanitized, 90).image

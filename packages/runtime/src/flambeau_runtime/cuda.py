@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_runtime import native
-from flambeau_runtime.build.triton import Cubin, build_cubin, start_compiler
+from flambeau_runtime.build.triton import Cubin, build_cubin, build_job, start_compiler
 from flambeau_runtime.cache import Cache, CacheUse, binding, key_of, recording_cache_use
 from flambeau_runtime.cache_locks import one_at_a_time
 from flambeau_runtime.environment_errors import CompilerUnusable
@@ -139,8 +139,9 @@ def cubin(
     meta = kernel.meta if warps is None else kernel.meta | {"num_warps": warps, "most_warps": warps}
     if not aligned and "unaligned_constants" in meta:
         meta = meta | {"constants": meta["constants"] | meta["unaligned_constants"]}
-    facts = json.dumps([kernel.name, meta, target, aligned], sort_keys=True)
-    key = key_of("triton", _triton_version(), facts, text)
+    job = build_job(text, kernel.name, meta, target, aligned=aligned)
+    facts = json.dumps([job, meta.get("most_warps", 0)], sort_keys=True)
+    key = key_of("triton", _triton_version(), facts)
     stored = cache.read("triton", key) if options.use_cache else None
     if stored is None and options.use_cache:
         with one_at_a_time(cache, "triton", key):

@@ -32,6 +32,7 @@ def compile(source, target, options):
         compiled.write(f"{os.getpid()} {source.fn()}\\n")
     facts = types.SimpleNamespace(
         name=f"{source.fn()} {os.getpid()} {source.signature} {source.constexprs} {source.attrs}",
+        global_scratch_size=int(os.environ.get("TRITON_PTXAS_PATH", "0").rpartition("_")[2]),
         shared=target.arch, num_warps=options["num_warps"])
     return types.SimpleNamespace(metadata=facts, asm={"cubin": b"\\x7fELF\\n" * 50_000})
 """,
@@ -89,6 +90,7 @@ def job(text: str = "def f(): return 'compiled'", **more: Any) -> dict[str, Any]
         "constants": {"BLOCK": 8},
         "divisible": ["a"],
         "options": {"num_warps": 4},
+        "assemblers": {"paths": [], "stamps": [], "major": 0},
         **more,
     }
 
@@ -103,6 +105,51 @@ def test_facts_and_image_come_back(server: Server) -> None:
     )
     assert (facts["shared"], facts["warps"], facts["scratch"]) == (90, 4, 0)
     assert image == b"\x7fELF\n" * 50_000
+
+
+def assembler(folder: Path, release: str) -> str:
+    """A program that says of itself that it is ptxas of a release, as `ptxas_<release>`."""
+    path = folder / f"ptxas_{release.replace('.', '')}"
+    path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release 1.0, V{release}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_triton_calls_the_newest_assembler_that_the_driver_can_load(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    first, newer, newest, too_new = (
+        assembler(tmp_path, release) for release in ("12.8.93", "12.10.2", "13.0.8", "14.0.1")
+    )
+    broken = tmp_path / "ptxas_7"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+
+    def called(paths: list[str], major: int) -> int:
+        usable = {"paths": paths, "stamps": [], "major": major}
+        return int(server.compile(job(assemblers=usable))[0]["scratch"])
+
+    assert called([], 13) == 0
+    assert called([first], 13) == 12893
+    assert called([first, newest, too_new, newer], 13) == 1308
+    assert called([first, newest, too_new, newer], 12) == 12102
+    assert called([newer, str(broken), first, str(tmp_path / "none")], 13) == 12102
+    assert called([too_new, newest], 13) == 1401, "Triton's own is for Triton to judge"
+
+
+def test_assemblers_are_part_of_what_a_kernel_is_built_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = assembler(tmp_path, "13.0.8")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", one)
+    meta = {"signature": {"a": "*fp32"}, "constants": {}, "num_warps": 4, "num_stages": 2}
+    before = build.build_job("", "f", meta, 90)
+    assert before["assemblers"]["paths"] == [one]
+    Path(one).write_text("#!/bin/sh\necho another\n")
+    assert build.build_job("", "f", meta, 90) != before
+    monkeypatch.delenv("TRITON_PTXAS_PATH")
+    assert one not in build.build_job("", "f", meta, 90)["assemblers"]["paths"]
 
 
 def test_one_import_serves_kernels_that_are_compiled_at_once(

@@ -15,6 +15,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from flambeau_runtime.build.assemblers import assemblers
 from flambeau_runtime.build.cubin_usage import usage
 from flambeau_runtime.build.triton_compiler import compile_kernel
 from flambeau_runtime.build.triton_server import ServerGone, server
@@ -77,16 +78,14 @@ class Cubin:
             raise ValueError(f"not a stored cubin: {error}") from error
 
 
-def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, *, aligned: bool = True) -> Cubin:
-    """Compile the function `name` of a Triton source for a compute capability (90 for an H100 or
-    H200).
-
-    `meta` is `program.Kernel.meta`. `aligned=False` leaves out that pointers are multiples of 16
-    bytes, for launches on views. Raises OSError where Triton cannot be used here, and what Triton
-    raises of a text that it refuses, or BuildFailed with its words.
+def build_job(
+    text: str, name: str, meta: Mapping[str, Any], capability: int, *, aligned: bool = True
+) -> dict[str, Any]:
+    """All that the cubin of the function `name` of a Triton source depends on, besides Triton:
+    arguments as for `build_cubin`.
     """
     signature = meta["signature"]
-    job = {
+    return {
         "text": text,
         "name": name,
         "capability": capability,
@@ -101,9 +100,25 @@ def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, 
             "num_warps": meta["num_warps"],
             "num_stages": meta["num_stages"],
             "debug": bool(meta.get("debug")),
+            # Else Triton asserts, where it may assert indices, that no sum of integers wraps.
+            "sanitize_overflow": bool(meta.get("sanitize_overflow")),
             "enable_fp_fusion": meta.get("fp_fusion", True),
         },
+        "assemblers": assemblers(),
     }
+
+
+def build_cubin(
+    text: str, name: str, meta: Mapping[str, Any], capability: int, *, aligned: bool = True
+) -> Cubin:
+    """Compile the function `name` of a Triton source for a compute capability (90 for an H100 or
+    H200).
+
+    `meta` is `program.Kernel.meta`. `aligned=False` leaves out that pointers are multiples of 16
+    bytes, for launches on views. Raises OSError where Triton cannot be used here, and what Triton
+    raises of a text that it refuses, or BuildFailed with its words.
+    """
+    job = build_job(text, name, meta, capability, aligned=aligned)
     try:
         facts, image = server(capability).compile(job)
     except ServerGone as reason:

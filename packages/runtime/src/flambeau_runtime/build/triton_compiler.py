@@ -14,12 +14,15 @@ It is imported as a module, too, where kernels are compiled in this process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import linecache
 import os
+import re
 import select
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import types
@@ -31,6 +34,7 @@ IDLE = 120.0
 
 def compile_kernel(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Facts of a kernel (`entry`, `shared`, `warps`, `scratch`) and its cubin."""
+    _call_the_newest(**job["assemblers"])
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -54,6 +58,27 @@ def compile_kernel(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     }, compiled.asm["cubin"]
 
 
+def _call_the_newest(paths: list[str], major: int, **_: Any) -> None:
+    """Have Triton call the newest of these assemblers whose machine code a driver of this version
+    of CUDA loads.
+    """
+    usable = [path for path in paths[1:] if () < _version(path) < (major + 1,)]
+    if paths:
+        os.environ["TRITON_PTXAS_PATH"] = max([paths[0], *usable], key=_version)
+
+
+@functools.cache
+def _version(assembler: str) -> tuple[int, ...]:
+    """What an assembler says of itself: (12, 8, 93); () if it does not run."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(
+            [assembler, "--version"], capture_output=True, text=True, check=True, timeout=10
+        ).stdout
+        if found := re.search(r"V(\d+(?:\.\d+)*)", said):
+            return tuple(int(part) for part in found[1].split("."))
+    return ()
+
+
 def _load(text: str, name: str) -> Any:
     """The JITFunction `name`, from text alone: Triton reads a function's source through linecache.
     """
@@ -68,11 +93,12 @@ def _load(text: str, name: str) -> Any:
 # ---------------------------------------------------------------- the server
 
 
-def serve(control: socket.socket, capability: int) -> None:
+def serve(control: socket.socket, capability: int, assemblers: dict[str, Any]) -> None:
     """Fork a child for each connection that comes; return when none comes any more."""
+    _call_the_newest(**assemblers)
     _prepare(capability)
     if not select.select([control], [], [], 0)[0]:
-        _practise(capability)
+        _practise(capability, assemblers)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the system
     while select.select([control], [], [], IDLE)[0]:
         data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -110,7 +136,7 @@ def smallest(source, target, XBLOCK: tl.constexpr):
 """
 
 
-def _practise(capability: int) -> None:
+def _practise(capability: int, assemblers: dict[str, Any]) -> None:
     """Compile a kernel that nobody wants: what Triton and LLVM set up at their first one, children
     then share. It takes them half of the time of a small kernel.
     """
@@ -122,6 +148,7 @@ def _practise(capability: int) -> None:
         "constants": {"XBLOCK": 128},
         "divisible": ["source", "target"],
         "options": {"num_warps": 1, "num_stages": 1},
+        "assemblers": assemblers,
     }
     with contextlib.suppress(Exception):  # whatever is wrong, the first kernel's answer says it
         _compile_apart(job)
@@ -155,7 +182,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the process it works for
     with socket.socket(fileno=os.dup(0)) as control, open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # for ptxas
-        serve(control, int(sys.argv[1]))
+        serve(control, int(sys.argv[1]), json.loads(sys.argv[2]))
 
 
 if __name__ == "__main__":

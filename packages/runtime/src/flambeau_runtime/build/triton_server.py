@@ -19,6 +19,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from flambeau_runtime.build.assemblers import assemblers
+
 SCRIPT = Path(__file__).with_name("triton_compiler.py")
 UNWANTED = ("TRITON_INTERPRET",)
 """Variables for other uses of Triton in the process: with this one kernels are not compiled."""
@@ -49,11 +51,12 @@ class Server:
             self._close()
             if not sys.executable:
                 raise ServerGone("Python's executable is not known")
+            usable = json.dumps(assemblers())
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 try:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-P", str(SCRIPT), str(self.capability)],
+                        [sys.executable, "-P", str(SCRIPT), str(self.capability), usable],
                         stdin=theirs.fileno(),
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_runtime._version import __version__
+from flambeau_runtime.build.assemblers import assemblers
 from flambeau_runtime.cuda import capability
 from flambeau_runtime.executor import load
 from flambeau_runtime.tuning.contest import DeviceFacts
@@ -57,9 +58,9 @@ class CudaBench:
         return cuda_facts(device)
 
     def identity(self, device: str) -> str:
-        """The device's name, the driver's, torch's, Triton's and our own version."""
+        """The device's name, the driver's, torch's, Triton's, the assemblers' and our own version."""
         known = torch.cuda.get_device_properties(device)
-        versions = f"{driver()} {torch.__version__} {version('triton')} {__version__}"
+        versions = f"{driver()} {torch.__version__} {version('triton')} {__version__} {assemblers()}"
         return f"{known.name} {known.multi_processor_count} {versions}"
 
     def build(self, program: Program) -> Callable[..., tuple[Any, ...]]:

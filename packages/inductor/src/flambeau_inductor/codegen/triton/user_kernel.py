@@ -137,6 +137,7 @@ class _Wrapper:
             "num_stages": self.options.get("num_stages") or _DEFAULT_STAGES,
             "divisible_by_16": [*self.pointers, *self.divisible],
             "debug": bool(self.launch.kernel.debug),
+            "sanitize_overflow": bool(self.launch.kernel.debug),
         }
 
     def text(self, name: str) -> str:
