@@ -58,10 +58,12 @@ class CudaBench:
         return cuda_facts(device)
 
     def identity(self, device: str) -> str:
-        """The device's name, the driver's, torch's, Triton's, the assemblers' and our own version."""
+        """The device's name; the versions of the driver, torch, Triton and this package; the
+        assemblers.
+        """
         known = torch.cuda.get_device_properties(device)
-        versions = f"{driver()} {torch.__version__} {version('triton')} {__version__} {assemblers()}"
-        return f"{known.name} {known.multi_processor_count} {versions}"
+        versions = f"{driver()} {torch.__version__} {version('triton')} {__version__}"
+        return f"{known.name} {known.multi_processor_count} {versions} {assemblers()}"
 
     def build(self, program: Program) -> Callable[..., tuple[Any, ...]]:
         """The Program, launched kernel by kernel."""
