@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -22,12 +24,19 @@ from cases import (
 from ragged_cases import bounded, gapped, mixed, ragged
 from repeat_cases import resized_channels
 
+from flambeau_inductor import compile_graph
 from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.codegen.triton.first_sorted import first_count
 from flambeau_inductor.codegen.triton.kernel import write_kernel
 from flambeau_inductor.codegen.triton.tiling import NARROW_COLUMN_TILE, Tiling, choose_tiling, grid
 from flambeau_inductor.indexing.expressions import symbol
 from flambeau_inductor.ir import Axis, Compute, Load, LoopKernel, Param, Reduce, Store
+from flambeau_inductor.options import InductorOptions
+from flambeau_prims.builder import Builder
+from flambeau_prims.graph import Graph, Value
+from flambeau_prims.spec import Spec
+
+CUDA = torch.device("cuda:0")
 
 
 def test_vectors_along_a_column_do_not_decide_its_direction() -> None:
@@ -297,3 +306,50 @@ def test_points_are_spread_over_the_threads_that_a_gpu_holds() -> None:
     per_thread = [tiling.xblock // (32 * tiling.warps) for tiling in (few, adam, many, odd)]
     assert per_thread == [1, 2, 8, 8]
     assert odd.vectors and not many.vectors
+
+
+def tile_of(
+    shape: tuple[int, ...], dtype: torch.dtype, program, *more: Value
+) -> tuple[int, int, bool]:
+    """Points of a tile, warps, and whether neighbouring points belong to neighbouring threads."""
+    x = Value("x", Spec.of(shape, dtype=dtype, device=CUDA))
+    graph = Graph([x, *more])
+    graph.outputs = [program(Builder(graph.nodes, ["x", *(each.name for each in more)]), x, *more)]
+    compiled = compile_graph(graph, InductorOptions(debug_checks=True))
+    (kernel,) = compiled.kernels
+    dealt = "tl.multiple_of(xindex, 1), 1)" in compiled.sources[kernel.source].text
+    return kernel.meta["constants"]["XBLOCK"], kernel.meta["num_warps"], dealt
+
+
+def flipped(b: Builder, x: Value) -> Value:
+    return b.flip(x, (1,))
+
+
+def window(b: Builder, x: Value, count: int) -> Value:
+    """The sum of so many neighbours around every second place."""
+    size = x.spec.shape[0] - count
+    parts = [b.slice(x, 0, first, first + size, 2) for first in range(count)]
+    return functools.reduce(b.add, parts)
+
+
+def test_lone_scattered_reads_leave_vectors_of_results_to_threads() -> None:
+    """Sixteen bytes of a flip; four points of what is looked up, for indices are wide, too."""
+    places = Value("i", Spec.of((8192, 4096), dtype=torch.int64, device=CUDA))
+    for dtype, each in ((torch.float64, 2), (F32, 4), (BF16, 8), (torch.int8, 8)):
+        assert tile_of((8192, 4096), dtype, flipped) == (128 * each, 4, False)
+        looked_up = tile_of((8192, 4096), dtype, lambda b, x, i: b.gather(x, 1, i), places)
+        assert looked_up == (512, 4, False)
+
+
+@pytest.mark.parametrize(("count", "dealt"), [(2, False), (3, True), (9, True)])
+def test_the_places_of_windows_are_dealt_out_to_threads(count: int, dealt: bool) -> None:
+    assert tile_of((1 << 25,), F32, partial(window, count=count)) == (512, 4, dealt)
+
+
+def test_wide_windows_leave_registers_to_their_values() -> None:
+    assert tile_of((1 << 25,), F32, partial(window, count=300)) == (128, 4, True)
+
+
+def test_few_scattered_points_are_spread_over_all_threads() -> None:
+    assert tile_of((16, 1000), BF16, flipped) == (128, 4, False)
+    assert tile_of((3, 7), BF16, flipped) == (32, 1, False)

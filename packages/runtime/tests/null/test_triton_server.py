@@ -104,6 +104,7 @@ def test_facts_and_image_come_back(server: Server) -> None:
         "{(2,): 8} {(0,): [['tt.divisibility', 16]]}"
     )
     assert (facts["shared"], facts["warps"], facts["scratch"]) == (90, 4, 0)
+    assert facts["assembler"] == [], "Triton's own"
     assert image == b"\x7fELF\n" * 50_000
 
 
@@ -136,6 +137,29 @@ def test_triton_calls_the_newest_assembler_that_the_driver_can_load(
     assert called([first, newest, too_new, newer], 12) == 12102
     assert called([newer, str(broken), first, str(tmp_path / "none")], 13) == 12102
     assert called([too_new, newest], 13) == 1401, "Triton's own is for Triton to judge"
+
+
+@pytest.mark.parametrize(
+    ("release", "wrong"), [("12.8.93", True), ("12.9.0", False), ("13.0", False)]
+)
+def test_an_assembler_that_is_known_to_be_wrong_is_warned_of_once(
+    starts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    release: str,
+    wrong: bool,
+) -> None:
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler(tmp_path, release))
+    monkeypatch.setattr(build, "server", lambda capability: Server(capability))
+    monkeypatch.setattr(build, "usage", lambda image: Usage(24, 0))
+    build._warn_of_old.cache_clear()
+    meta = {"signature": {"a": "*fp32"}, "constants": {}, "num_warps": 4, "num_stages": 2}
+    for _ in range(2):
+        build.build_cubin("def f(): return 'compiled'", "f", meta, 90)
+    said = [record.getMessage() for record in caplog.records if "ptxas" in record.getMessage()]
+    assert len(said) == wrong
+    assert all(release in each and "pip install" in each for each in said)
 
 
 def test_assemblers_are_part_of_what_a_kernel_is_built_from(
@@ -245,7 +269,8 @@ def test_without_a_server_kernels_are_compiled_here(
     starts: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def here(one: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        return {"entry": one["name"], "shared": 0, "warps": 4, "scratch": 0}, b"image"
+        facts = {"entry": one["name"], "shared": 0, "warps": 4, "scratch": 0, "assembler": ()}
+        return facts, b"image"
 
     monkeypatch.setattr(sys, "executable", "")
     monkeypatch.setattr(build, "server", lambda capability: Server(capability))

@@ -80,14 +80,10 @@ def _attend_in_blocks(
     mask_buffers: tuple[torch.Tensor, ...],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same by operators that know which blocks of scores are computed."""
-    query, key, value = _aligned(query), _aligned(key), _aligned(value)
-    score_buffers = tuple([_aligned(one) for one in score_buffers])
-    mask_buffers = tuple([_aligned(one) for one in mask_buffers])
     tables, (query_block, key_block) = block_mask[2:10], block_mask[-3:-1]
     whole = query_block >= _LARGEST_BLOCK or key_block >= _LARGEST_BLOCK
     rows, columns = (
-        [_aligned(one) for one in side if one is not None and not whole]
-        for side in (tables[:4], tables[4:])
+        [one for one in side if one is not None and not whole] for side in (tables[:4], tables[4:])
     )
     blocks = (rows, columns, query_block, key_block, options)
     scores = flex_scores(query, key, scale, *blocks)
@@ -95,14 +91,6 @@ def _attend_in_blocks(
     seen = _mapped(block_mask[-1], 0, len(mask_buffers))(*places, *mask_buffers)
     changed = _mapped(score_mod, 1, len(score_buffers))(scores, *places, *score_buffers)
     return flex_attend(changed.to(scores.dtype), seen, query, value, *blocks)
-
-
-def _aligned(x: torch.Tensor) -> torch.Tensor:
-    """x, or a copy where it begins at no multiple of 16 bytes of its memory: compiled for any
-    address, kernels of attention by Triton 3.6 are wrong on an H200.
-    """
-    begin = x.storage_offset() * x.element_size()
-    return x if begin % 16 == 0 else x.clone()
 
 
 def _options_text(options: dict[str, Any]) -> str:

@@ -10,12 +10,13 @@ process can be started it runs in this one, with a warning, and keeps files in T
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from flambeau_runtime.build.assemblers import assemblers
+from flambeau_runtime.build.assemblers import CHOSEN_BY_USERS, assemblers
 from flambeau_runtime.build.cubin_usage import usage
 from flambeau_runtime.build.triton_compiler import compile_kernel
 from flambeau_runtime.build.triton_server import ServerGone, server
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LOG = logging.getLogger(__name__)
+
+RIGHT_SINCE = (12, 9)
+"""The version of `ptxas` from which on none of what `assemblers` tells of was seen."""
 
 LOCAL_ARRAYS = 64
 """Bytes of a thread's stack that are no sign of values that spilled."""
@@ -124,7 +128,20 @@ def build_cubin(
     except ServerGone as reason:
         _LOG.warning("Triton compiles %s in this process: %s", name, reason)
         facts, image = compile_kernel(job)
+    _warn_of_old(tuple(facts.pop("assembler")))
     return Cubin(image=image, **facts, **asdict(usage(image)))
+
+
+@functools.cache
+def _warn_of_old(assembler: tuple[int, ...]) -> None:
+    """Once for each version: that an assembler is known to be wrong."""
+    if () < assembler < RIGHT_SINCE:
+        _LOG.warning(
+            "GPU kernels are assembled by ptxas %s, which makes some of them wrong: install a newer "
+            "one (pip install 'nvidia-cuda-nvcc-cu%s>=%s') or name it with %s",
+            ".".join(map(str, assembler)), assembler[0], ".".join(map(str, RIGHT_SINCE)),
+            CHOSEN_BY_USERS,
+        )  # fmt: skip
 
 
 def start_compiler(capability: int) -> None:

@@ -33,8 +33,10 @@ IDLE = 120.0
 
 
 def compile_kernel(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Facts of a kernel (`entry`, `shared`, `warps`, `scratch`) and its cubin."""
-    _call_the_newest(**job["assemblers"])
+    """Facts of a kernel (`entry`, `shared`, `warps`, `scratch`, `assembler`: the version that was
+    called) and its cubin.
+    """
+    assembler = _call_the_newest(**job["assemblers"])
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -55,16 +57,20 @@ def compile_kernel(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         "shared": facts.shared,
         "warps": facts.num_warps,
         "scratch": getattr(facts, "global_scratch_size", 0) or 0,
+        "assembler": assembler,
     }, compiled.asm["cubin"]
 
 
-def _call_the_newest(paths: list[str], major: int, **_: Any) -> None:
+def _call_the_newest(paths: list[str], major: int, **_: Any) -> tuple[int, ...]:
     """Have Triton call the newest of these assemblers whose machine code a driver of this version
-    of CUDA loads.
+    of CUDA loads; its version, () if none is named.
     """
+    if not paths:
+        return ()
     usable = [path for path in paths[1:] if () < _version(path) < (major + 1,)]
-    if paths:
-        os.environ["TRITON_PTXAS_PATH"] = max([paths[0], *usable], key=_version)
+    newest = max([paths[0], *usable], key=_version)
+    os.environ["TRITON_PTXAS_PATH"] = newest
+    return _version(newest)
 
 
 @functools.cache

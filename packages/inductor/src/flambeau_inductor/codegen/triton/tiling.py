@@ -6,6 +6,7 @@ these times, the tile that they choose is at most 3 % behind the best one of eac
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -114,6 +115,14 @@ ROW_TILE = 2048
 TILE_STATEMENTS = 900
 """A thread takes so many points of such a tile that it runs at most this many statements at once:
 their values stay in registers.
+"""
+
+FEW_READS = 2
+"""Of one tensor, for a point. Microseconds on an H200 of tiles of 512 points in 8 warps, dealt out
+(the only one before), and of the one that is chosen; `FEW_READS` and more than these:
+
+    flip of bfloat16; unfold of 3 x 3, bfloat16; gather of float16     83, 56; 124, 48; 69, 56
+    maximum, mean of 3 x 3, float32; grid_sample, bfloat16             135, 127; 124, 79; 78, 65
 """
 
 MOST_PER_THREAD = 8
@@ -413,15 +422,12 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     if work >= ROW_WORK:
         return _row_tiling(kernel, points, hints)
     access = _access(kernel) if kernel.outer else "plain"
-    if access == "scattered":
-        xblock = min(512, max(32, _power_of_two(points)))
-        return Tiling(xblock, warps=max(1, xblock // 64), dealt=True)
+    loads_masked = any(isinstance(s, Load) and s.mask for s in kernel.body)
+    if access == "scattered" or (loads_masked and _most_reads(kernel) > FEW_READS):
+        return _scattered_tiling(kernel, points)
     if access == "repeated":
         return Tiling(min(256, max(32, _power_of_two(points))), warps=4)
-    per_thread = 1
-    while per_thread < MOST_PER_THREAD and per_thread * RESIDENT_THREADS < points:
-        per_thread *= 2
-    loads_masked = any(isinstance(s, Load) and s.mask for s in kernel.body)
+    per_thread = _points_of_thread(points, MOST_PER_THREAD)
     static = all(isinstance(axis.size, int) for axis in kernel.outer)
     masked = not static or points % (128 * per_thread) != 0 or loads_masked
     vectors = masked and not loads_masked and per_thread >= MOST_PER_THREAD // 2
@@ -431,6 +437,39 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         per_thread *= 2
     xblock = min(128 * per_thread, max(32, _power_of_two(points)))
     return Tiling(xblock, warps=max(1, xblock // (32 * per_thread)), vectors=vectors)
+
+
+def _points_of_thread(points: int, most: int) -> int:
+    """The points that a thread computes, a power of two: one while not all threads have work."""
+    per_thread = 1
+    while 2 * per_thread <= most and per_thread * RESIDENT_THREADS < points:
+        per_thread *= 2
+    return per_thread
+
+
+def _scattered_tiling(kernel: LoopKernel, points: int) -> Tiling:
+    """Reads that no vector makes, a point each. Few of them (a flip, a gather): neighbours belong
+    to one thread, which reads indices and writes results by vectors of 16 bytes. Several places of
+    a tensor (a window): what a warp reads at once lies together if neighbours belong to
+    neighbouring threads; where the places are read from memory, they lie anywhere.
+    """
+    written = max(param.dtype.itemsize for param in kernel.params if param.access != "read")
+    from_memory = _places_are_read(kernel)
+    dealt, warps, most = False, 4, 4
+    if _most_reads(kernel) > FEW_READS:
+        dealt, warps = not from_memory, 8 if from_memory else 4
+        most = min(most, max(1, TILE_STATEMENTS // len(kernel.body)))
+    elif not from_memory:
+        most = min(MOST_PER_THREAD, max(2, 16 // written))
+    xblock = 32 * warps * _points_of_thread(points, most)
+    xblock = min(xblock, max(32, _power_of_two(points)))
+    return Tiling(xblock, warps=min(warps, xblock // 32), dealt=dealt)
+
+
+def _most_reads(kernel: LoopKernel) -> int:
+    """The most places at which one tensor is read for a point."""
+    places = {(s.buffer, s.index) for s in kernel.body if isinstance(s, Load)}
+    return max(Counter(buffer for buffer, _ in places).values(), default=0)
 
 
 def _has_long_rows(kernel: LoopKernel, hints: _Hints) -> bool:
