@@ -341,13 +341,27 @@ def test_lone_scattered_reads_leave_vectors_of_results_to_threads() -> None:
         assert looked_up == (512, 4, False)
 
 
-@pytest.mark.parametrize(("count", "dealt"), [(2, False), (3, True), (9, True)])
-def test_the_places_of_windows_are_dealt_out_to_threads(count: int, dealt: bool) -> None:
-    assert tile_of((1 << 25,), F32, partial(window, count=count)) == (512, 4, dealt)
+def test_the_points_of_windows_are_dealt_out_to_threads() -> None:
+    assert tile_of((1 << 25,), F32, partial(window, count=2)) == (512, 4, False)
+    assert tile_of((1 << 25,), F32, partial(window, count=3)) == (1024, 8, True)
+    assert tile_of((1 << 25,), F32, partial(window, count=9)) == (1024, 8, True)
+    wide = tile_of((1 << 25,), F32, partial(window, count=300))
+    assert wide == (256, 8, True), "a point of a thread has 300 values"
 
 
-def test_wide_windows_leave_registers_to_their_values() -> None:
-    assert tile_of((1 << 25,), F32, partial(window, count=300)) == (128, 4, True)
+@pytest.mark.parametrize(("step", "dealt"), [(1, True), (3, True), (4, False), (64, False)])
+def test_neighbours_under_masks_are_dealt_out_but_not_rows_of_vectors(
+    step: int, dealt: bool
+) -> None:
+    """As pools over images read them, and over images whose channels come last."""
+
+    def around(b: Builder, x: Value) -> Value:
+        padded = b.pad(x, (step,), (step,), 0.0)
+        size = x.spec.shape[0]
+        parts = [b.slice(padded, 0, first, first + size, 1) for first in (0, step, 2 * step)]
+        return functools.reduce(b.maximum, parts)
+
+    assert tile_of((1 << 25,), F32, around)[2] == dealt
 
 
 def test_few_scattered_points_are_spread_over_all_threads() -> None:

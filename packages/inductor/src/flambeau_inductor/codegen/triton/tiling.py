@@ -6,7 +6,7 @@ these times, the tile that they choose is at most 3 % behind the best one of eac
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -119,10 +119,10 @@ their values stay in registers.
 
 FEW_READS = 2
 """Of one tensor, for a point. Microseconds on an H200 of tiles of 512 points in 8 warps, dealt out
-(the only one before), and of the one that is chosen; `FEW_READS` and more than these:
+(the only one before), and of the one that is chosen; more reads than these below:
 
     flip of bfloat16; unfold of 3 x 3, bfloat16; gather of float16     83, 56; 124, 48; 69, 56
-    maximum, mean of 3 x 3, float32; grid_sample, bfloat16             135, 127; 124, 79; 78, 65
+    maximum of 3 x 3; grid_sample of bfloat16, of float32              135, 126; 78, 65; 102, 100
 """
 
 MOST_PER_THREAD = 8
@@ -423,7 +423,7 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         return _row_tiling(kernel, points, hints)
     access = _access(kernel) if kernel.outer else "plain"
     loads_masked = any(isinstance(s, Load) and s.mask for s in kernel.body)
-    if access == "scattered" or (loads_masked and _most_reads(kernel) > FEW_READS):
+    if access == "scattered" or (loads_masked and _reads_neighbours(kernel)):
         return _scattered_tiling(kernel, points)
     if access == "repeated":
         return Tiling(min(256, max(32, _power_of_two(points))), warps=4)
@@ -451,25 +451,41 @@ def _scattered_tiling(kernel: LoopKernel, points: int) -> Tiling:
     """Reads that no vector makes, a point each. Few of them (a flip, a gather): neighbours belong
     to one thread, which reads indices and writes results by vectors of 16 bytes. Several places of
     a tensor (a window): what a warp reads at once lies together if neighbours belong to
-    neighbouring threads; where the places are read from memory, they lie anywhere.
+    neighbouring threads.
     """
+    is_window = max(map(len, _places(kernel).values()), default=0) > FEW_READS
     written = max(param.dtype.itemsize for param in kernel.params if param.access != "read")
-    from_memory = _places_are_read(kernel)
-    dealt, warps, most = False, 4, 4
-    if _most_reads(kernel) > FEW_READS:
-        dealt, warps = not from_memory, 8 if from_memory else 4
-        most = min(most, max(1, TILE_STATEMENTS // len(kernel.body)))
-    elif not from_memory:
-        most = min(MOST_PER_THREAD, max(2, 16 // written))
+    if is_window:
+        warps, most = 8, min(4, max(1, TILE_STATEMENTS // len(kernel.body)))
+    else:
+        warps = 4
+        most = 4 if _places_are_read(kernel) else min(MOST_PER_THREAD, max(2, 16 // written))
     xblock = 32 * warps * _points_of_thread(points, most)
     xblock = min(xblock, max(32, _power_of_two(points)))
-    return Tiling(xblock, warps=min(warps, xblock // 32), dealt=dealt)
+    return Tiling(xblock, warps=min(warps, xblock // 32), dealt=is_window)
 
 
-def _most_reads(kernel: LoopKernel) -> int:
-    """The most places at which one tensor is read for a point."""
-    places = {(s.buffer, s.index) for s in kernel.body if isinstance(s, Load)}
-    return max(Counter(buffer for buffer, _ in places).values(), default=0)
+def _places(kernel: LoopKernel) -> dict[str, dict[sympy.Expr, None]]:
+    """Where each tensor is read for a point."""
+    found: dict[str, dict[sympy.Expr, None]] = defaultdict(dict)
+    for statement in kernel.body:
+        if isinstance(statement, Load):
+            found[statement.buffer][statement.index] = None
+    return found
+
+
+def _reads_neighbours(kernel: LoopKernel) -> bool:
+    """Whether several places of a tensor are a few elements apart (a window along rows): of two
+    that lie so no more than one begins where a vector may.
+    """
+    for places in _places(kernel).values():
+        first, *others = places
+        if len(places) > FEW_READS and any(
+            isinstance(step := sympy.expand(other - first), sympy.Integer) and step % 4 != 0
+            for other in others
+        ):
+            return True
+    return False
 
 
 def _has_long_rows(kernel: LoopKernel, hints: _Hints) -> bool:
