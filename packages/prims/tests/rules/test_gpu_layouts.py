@@ -98,3 +98,33 @@ def test_efficient_attention_of_rows_keeps_sizes_symbolic() -> None:
     assert str(out[1].shape[2]) == str((length + 31) // 32 * 32)
     assert out[2].device == torch.device("cpu") and out[4] == out[5] == length
     assert not [guard for guard in env.guards if guard.op == "=="]
+
+
+def _spec(shape: tuple[int, ...], stride: tuple[int, ...] | None = None, **more: Any) -> Spec:
+    return Spec.of(shape, stride=stride, device=CUDA, **more)
+
+
+def test_one_kernel_over_lists_keeps_strides_of_dims_of_size_1() -> None:
+    """As eager on a GPU, where it computes tensor by tensor if dtypes or layouts differ."""
+    odd, plain, gaps = _spec((4, 1), (1, 8)), _spec((4, 1)), _spec((4, 6), (12, 2))
+    whole = _spec((4, 6))
+
+    def strides(name: str, *args: Any) -> list[tuple[Any, ...]]:
+        return [spec.stride for spec in infer(getattr(aten, f"_foreach_{name}").default, args)]
+
+    assert strides("sin", (odd, whole)) == [(1, 8), (6, 1)]
+    assert strides("sin", (odd, gaps)) == [(1, 1), (6, 1)]
+    assert strides("sin", (_spec((4, 1), (1, 8), dtype=torch.int32),)) == [(1, 1)]
+    for second in (plain, odd):
+        (out,) = infer(aten._foreach_add.List, ((odd,), (second,)))
+        assert out.stride == (1, 8)
+    (out,) = infer(aten._foreach_add.List, ((plain,), (odd,)))
+    assert out.stride == (1, 1)
+    (out, _) = infer(aten._foreach_mul.Scalar, ((odd, gaps), 2))
+    assert out.stride == (1, 1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_places_are_columns(size: int) -> None:
+    out = infer(aten.nonzero_static.default, (_spec((5, 2)),), {"size": size})
+    assert (out.shape, out.stride) == ((size, 2), (1, max(size, 1)))

@@ -12,7 +12,9 @@ import torch
 from flambeau_prims.rules import pointwise, reduction
 from flambeau_prims.rules.copy import clone
 from flambeau_prims.rules.registry import infer, rule
+from flambeau_prims.sizes import likely_eq
 from flambeau_prims.spec import Spec
+from flambeau_prims.strides import is_dense
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,8 +113,44 @@ def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
     return foreach_in_place
 
 
+def _as_one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, and strides as in the first list where one CUDA kernel computes all: those of
+    dims of size 1 are kept, too.
+    """
+
+    def foreach(self: Any, *args: Any, **options: Any) -> list[Spec]:
+        results: list[Spec] = function(self, *args, **options)
+        lists = [one for one in (self, *args) if isinstance(one, tuple)]
+        if not isinstance(self, tuple) or not _is_one_kernel(results, lists):
+            return results
+        return [result.replace(stride=spec.stride) for result, spec in zip(results, self)]
+
+    return foreach
+
+
+def _is_one_kernel(results: Sequence[Spec], lists: Sequence[Sequence[Any]]) -> bool:
+    """Whether tensors have one dtype, are dense on a GPU, and lie alike across lists."""
+    specs = [spec for one in lists for spec in one if isinstance(spec, Spec)]
+    if any(spec.device.type != "cuda" or spec.dtype is not specs[0].dtype for spec in specs):
+        return False
+    return all(
+        result.dtype is spec.dtype
+        and result.ndim == spec.ndim
+        and is_dense(spec)
+        and all(
+            likely_eq(size, wanted) and (likely_eq(size, 1) or likely_eq(step, kept))
+            for size, wanted, step, kept in zip(
+                spec.shape, result.shape, spec.stride, result.stride, strict=True
+            )
+        )
+        for one in lists
+        for result, spec in zip(results, one, strict=False)
+        if isinstance(spec, Spec)
+    )
+
+
 def _declare(name: str, function: Callable[..., Any]) -> None:
-    for suffix, chosen in (("", function), ("_", _in_place(function))):
+    for suffix, chosen in (("", _as_one_kernel(function)), ("_", _in_place(function))):
         packet = getattr(aten, f"_foreach_{name}{suffix}", None)
         if packet is not None:
             overloads = [

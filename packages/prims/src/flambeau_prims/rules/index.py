@@ -622,7 +622,8 @@ def nonzero_static(self: Spec, size: Size) -> Spec:
     """The places of so many elements, or fillers: row-major, on a GPU column-major."""
     if not ge(size, 0):
         raise RuntimeError("nonzero_static: 'size' must be an non-negative integer")
-    stride = None if self.device.type == "cpu" else (1, size)
+    columns = contiguous_stride((self.ndim, size))
+    stride = None if self.device.type == "cpu" else columns[::-1]
     return self.fresh((size, self.ndim), stride, torch.int64)
 
 
