@@ -120,8 +120,6 @@ def test_one_kernel_over_lists_keeps_strides_of_dims_of_size_1() -> None:
         assert out.stride == (1, 8)
     (out,) = infer(aten._foreach_add.List, ((plain,), (odd,)))
     assert out.stride == (1, 1)
-    (out, _) = infer(aten._foreach_mul.Scalar, ((odd, gaps), 2))
-    assert out.stride == (1, 1)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])

@@ -123,7 +123,9 @@ def _as_one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         lists = [one for one in (self, *args) if isinstance(one, tuple)]
         if not isinstance(self, tuple) or not _is_one_kernel(results, lists):
             return results
-        return [result.replace(stride=spec.stride) for result, spec in zip(results, self)]
+        return [
+            result.replace(stride=spec.stride) for result, spec in zip(results, self, strict=True)
+        ]
 
     return foreach
 
