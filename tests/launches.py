@@ -51,8 +51,8 @@ def replays(compiled: Any) -> int:
 
 
 def assert_launched(compiled: Any, cuda_graphs: str, *, at_least: int = 1) -> None:
-    """Recordings were replayed if `cuda_graphs` allows any, and none was made otherwise. With "auto"
-    none need be while other processes keep the GPU busy, so that the device is the limit.
+    """Recordings were replayed if `cuda_graphs` allows any, and none was made otherwise. With
+    "auto" none need be while other processes keep the GPU busy, so that the device is the limit.
     """
     lines = launch_lines(compiled)
     assert lines, "nothing was compiled for a GPU"
