@@ -48,7 +48,7 @@ class CppPrinter:
     floating values; `truncated` maps an integer that was cast from one to the float equal to it;
     `rounded` maps a bfloat16 to the float that it was cast from, in the same scope; `masks` maps a
     condition to a variable with its value in each bit. `gathered` are float16 loads at places that
-    differ from element to element: loops with such loads are not vectorised. `short_sums` maps sums
+    differ from element to element: loops with such loads are not vectorised. `sums_of_erf` maps sums
     1 + erf(x) to x where only results in half precision depend on them.
     """
 
@@ -65,15 +65,15 @@ class CppPrinter:
         self.rounded: dict[str, str] = {}
         self.masks: dict[str, str] = {}
         self.gathered: frozenset[str] = frozenset()
-        self.short_sums: dict[str, str] = {}
+        self.sums_of_erf: dict[str, str] = {}
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
         name = statement.name  # type: ignore[union-attr]
         if isinstance(statement, Constant):
             self.constants[name] = statement.value
-        if name in self.short_sums:
-            value = f"one_plus_erf({self.short_sums[name]})"
+        if name in self.sums_of_erf:
+            value = f"one_plus_erf({self.sums_of_erf[name]})"
         self.lines.append(f"const {value_type(statement.dtype)} {name} = {value};")  # type: ignore[union-attr]
         if statement.dtype.is_floating_point:  # type: ignore[union-attr]
             if isinstance(statement, Compute) and statement.dtype is torch.bfloat16:

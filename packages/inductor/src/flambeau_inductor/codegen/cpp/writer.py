@@ -10,7 +10,7 @@ import torch
 from flambeau_inductor.codegen.cpp.cpp_types import literal, storage_type, value_type
 from flambeau_inductor.codegen.cpp.plan import static_product
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
-from flambeau_inductor.codegen.short_erf import short_sums
+from flambeau_inductor.codegen.short_erf import sums_of_erf
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import Axis, CheckIndex, Compute, Constant, Load, Store, index_of
 from flambeau_inductor.scalar_ops import Replay
@@ -48,7 +48,7 @@ class LoopWriter:
     def __init__(self, kernel: LoopKernel) -> None:
         self.kernel = kernel
         self.printer = CppPrinter()
-        self.printer.short_sums = short_sums(kernel.body)
+        self.printer.sums_of_erf = sums_of_erf(kernel.body)
         self.replay = Replay(self.printer)
         self.text: list[str] = []
         self.depth = 0
