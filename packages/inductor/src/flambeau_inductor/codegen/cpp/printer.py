@@ -48,8 +48,8 @@ class CppPrinter:
     floating values; `truncated` maps an integer that was cast from one to the float equal to it;
     `rounded` maps a bfloat16 to the float that it was cast from, in the same scope; `masks` maps a
     condition to a variable with its value in each bit. `gathered` are float16 loads at places that
-    differ from element to element: loops with such loads are not vectorised. `sums_of_erf` maps sums
-    1 + erf(x) to x where only results in half precision depend on them.
+    differ from element to element: loops with such loads are not vectorised. `sums_of_erf` maps
+    sums 1 + erf(x) to x where nothing else reads the erf.
     """
 
     def __init__(self) -> None:
