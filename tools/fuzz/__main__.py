@@ -42,7 +42,9 @@ def main() -> int:
     )
     parser.add_argument("--inference", action="store_true", help="tensors: in inference mode")
     parser.add_argument("--name-seeds", action="store_true", help="tensors: name each seed first")
-    parser.add_argument("--jobs", type=int, default=1, help="launches, kernels: processes at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="launches, kernels: processes at a time"
+    )
     parser.add_argument("--device", default="cpu", help="kernels: cpu or cuda")
     parser.add_argument("--seconds", type=float, default=math.inf, help="kernels: begin no later")
     parser.add_argument("--trial", help="launches: run this trial, as one was printed")

@@ -197,8 +197,7 @@ class Generator:
         self.scope[target] = scope[target]
         return True
 
-    @staticmethod
-    def _sane(value: Any) -> bool:
+    def _sane(self, value: Any) -> bool:
         if not isinstance(value, torch.Tensor) or value.numel() > _LARGEST:
             return False
         return not (

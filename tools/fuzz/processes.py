@@ -83,8 +83,8 @@ def _run_part(
                 report(line)
         if left:
             seed = left.pop(0)
-            text = f"the process of seed {seed} ended with {process.code}: {message or process.tail}"
-            report({"seed": seed, "ended": text, "begun": begun})
+            cause = f"ended with {process.code}: {message or process.tail}"
+            report({"seed": seed, "ended": f"the process of seed {seed} {cause}", "begun": begun})
 
 
 def is_fatal(error: BaseException) -> bool:

@@ -45,6 +45,7 @@ def difference(program: Program) -> str | None:
                 close=close,
                 before=None if device == "cpu" else lambda: fill_freed_memory(sizes, device),
                 messages=False,
+                versions="inputs",
                 **MODES[program.mode],
             )
     except Exception as error:

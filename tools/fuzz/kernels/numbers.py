@@ -45,8 +45,8 @@ INTEGERS = ("small", "whole_range")
 
 
 def draw_numbers(shape: tuple[int, ...], dtype: torch.dtype, values: str) -> torch.Tensor:
-    """Numbers from torch's generator, on the CPU. values: a name of `FLOATS` or `INTEGERS` ("normal"
-    is "small" for integers), "below N" (indices) or "within N" (indices, negative ones too).
+    """Numbers from torch's generator, on the CPU. values: a name of `FLOATS` or `INTEGERS` (others
+    are "small" for integers), "below N" (indices) or "within N" (indices, negative ones too).
     """
     if dtype.is_complex:
         parts = (draw_numbers(shape, torch.float32, values) for _ in range(2))

@@ -213,7 +213,7 @@ CASTS = OperatorClass(
     {n}.to(torch.float64)
     {e}.to(torch.{float8_e4m3fn|float8_e5m2}).to(torch.float32)
     {e}.detach().clamp(-100, 100).to(torch.{float8_e4m3fn|float8_e5m2})
-    {n}.contiguous().view(torch.{uint8|int16|int32|int64})
+    {e}.contiguous().view(torch.{uint8|int16|int32|int64})
     """),
     rounded=_lines("""
     {n}.to(torch.{float32|bfloat16|float16|float64})

@@ -127,14 +127,16 @@ class Input:
 
     def simpler(self) -> Iterator[Input]:
         """Inputs with one property that is plainer."""
+        values = self.values if " " in self.values else "normal"
+        dtype = torch.float32 if self.dtype.is_floating_point else self.dtype
         for plain in (
-            {"requires_grad": False},
-            {"layout": "contiguous"},
-            *([] if " " in self.values else [{"values": "normal"}]),
-            *([{"dtype": torch.float32}] if self.dtype.is_floating_point else []),
+            replace(self, requires_grad=False),
+            replace(self, layout="contiguous"),
+            replace(self, values=values),
+            replace(self, dtype=dtype),
         ):
-            if (other := replace(self, **plain)) != self:
-                yield other
+            if plain != self:
+                yield plain
         for dim, size in enumerate(self.shape):
             for less in (1, 2, size // 2):
                 if less < size:

@@ -26,7 +26,7 @@ def fill_new_memory() -> bool:
 
 
 def fill_freed_memory(sizes: Iterable[int], device: str) -> None:
-    """Allocate, fill and free `BLOCKS`, and blocks of these sizes in bytes, in a device's memory."""
+    """Allocate, fill and free `BLOCKS` and blocks of these sizes in bytes in a device's memory."""
     blocks = [
         torch.full((size,), NAN_BYTE, dtype=torch.uint8, device=device)
         for size, count in (*BLOCKS.items(), *((size, 4) for size in sizes))

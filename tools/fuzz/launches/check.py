@@ -8,6 +8,7 @@ from typing import Any
 
 from tools.fuzz.processes import run_seeds
 
+
 @dataclass
 class Found:
     """What came of some trials."""
