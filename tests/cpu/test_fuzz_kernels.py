@@ -19,7 +19,7 @@ from tools.fuzz.kernels.closeness import close
 from tools.fuzz.kernels.numbers import FLOATS, INTEGERS, draw_numbers
 from tools.fuzz.kernels.operators import CLASSES, IN_PLACE
 from tools.fuzz.kernels.placing import LAYOUTS, MARGIN, Input, place, placed, poison
-from tools.fuzz.kernels.programs import MODES, Chain, Program, generate
+from tools.fuzz.kernels.programs import MODES, Chain, Program, generate, on_cpu, simpler
 from tools.fuzz.kernels.sizes import draw_shape
 
 if TYPE_CHECKING:
@@ -262,3 +262,22 @@ def test_processes_report_what_differs(capfd: pytest.CaptureFixture[str]) -> Non
     assert kernels.report(2, 0, device="cpu", jobs=1, seconds=600) == 0
     assert kernels.report(3, 0, device="cpu", jobs=2, seconds=-1) == 0
     assert capfd.readouterr().out == "2 programs, 0 differ\n0 programs, 0 differ\n"
+
+
+def test_unused_inputs_are_dropped() -> None:
+    inputs = ("placed((3,), torch.int8)", "placed((4,), torch.float32)", "placed((), torch.bool)")
+    program = Program(inputs, ("v0 = x1 * 2",), ("v0", "x1"), ("x1",))
+    short = [each for each in simpler(program) if len(each.inputs) < 3]
+    assert [each.inputs for each in short] == [inputs[1:], inputs[:2]]
+    assert short[0].statements == ("v0 = x0 * 2",)
+    assert (short[0].outputs, short[0].losses) == (("v0", "x0"), ("x0",))
+    assert short[1].statements == program.statements
+
+
+def test_a_program_for_a_gpu_names_its_device_in_each_input() -> None:
+    program = Program(
+        (str(Input((3,), torch.float32, device="cuda")),), ("v0 = x0 + 1",), ("v0",), ("v0",)
+    )
+    assert 'placed((3,), torch.float32, "normal", "contiguous", "cuda")' in program.text()
+    assert "cuda" not in on_cpu(program).text()
+    assert kernels.difference(on_cpu(program)) is None

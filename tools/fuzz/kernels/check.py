@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -19,6 +20,9 @@ from tools.fuzz.processes import is_fatal, run_seeds
 
 SHRINKING = 60.0
 """Seconds in which a program that differs is shrunk."""
+
+NARROW = re.compile(r"torch\.(b?float16|float32)\b")
+"""Programs whose intermediate values may have a dtype narrower than float64."""
 
 DRAWS = re.compile("dropout|rand")
 """Programs that draw numbers, which are others in float64."""
@@ -42,7 +46,7 @@ def difference(program: Program) -> str | None:
                 reference=scope["reference"],
                 exact=DRAWS.search(program.text()) is None,
                 losses=program.loss_numbers(),
-                close=close,
+                close=functools.partial(close, unit=1e-7 if NARROW.search(program.text()) else 0.0),
                 before=None if device == "cpu" else lambda: fill_freed_memory(sizes, device),
                 messages=False,
                 versions="inputs",

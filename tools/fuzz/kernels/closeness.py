@@ -11,9 +11,12 @@ FACTOR = 4.0
 """How many times eager's largest error a compiled program's may be."""
 
 
-def close(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None) -> str | None:
+def close(
+    ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None, unit: float = 0.0
+) -> str | None:
     """Which elements are neither eager's nor near the exact ones, or None. Without exact ones,
-    eager's stand for them.
+    eager's stand for them. unit: the unit in the last place of the program's intermediate values,
+    if it is larger than that of the results.
     """
     ours64, theirs64 = ours.detach().double(), theirs.detach().double()
     equal = (ours64 == theirs64) | (ours64.isnan() & theirs64.isnan())
@@ -28,7 +31,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None) 
     # a few huge numbers hide no error of others.
     nonzero = magnitude[magnitude > 0]
     usual = nonzero.median().clamp(min=1.0, max=info.max) if len(nonzero) else 1.0
-    eps = max(info.eps, 1e-14) * (1 if exact is not None else 8)
+    eps = max(info.eps, unit, 1e-14) * (1 if exact is not None else 8)
     allowed = FACTOR * error + UNITS * eps * (magnitude + usual)
     right = equal | (finite & ((ours64 - exact64).abs() <= allowed))
     right |= (ours64 == exact64) | (ours64.isnan() & exact64.isnan())

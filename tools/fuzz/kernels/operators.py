@@ -122,10 +122,10 @@ SCANS = OperatorClass(
     torch.{cummax|cummin}({e}, {d})[{0|1}]
     {i}.{cumsum|cumprod}({d})
     torch.sort({e}, dim={d}, descending={True|False}, stable=True)[{0|1}]
-    torch.topk({e}, {1|2|5|40}, {d}, {True|False})[0]
+    torch.topk({e}.detach(), {1|2|5|40}, {d}, {True|False})[0]
     torch.kthvalue({e}.detach(), {k} + 1, {d})[0]
     torch.isin({e}, {e}.flatten()[:3])
-    torch.msort({e})
+    torch.msort({e}.detach())
     """),
     rounded=_lines("""
     {f}.{cumsum|logcumsumexp}({d})
@@ -262,7 +262,7 @@ IN_PLACE = _lines("""
 {v}.masked_fill_({v} > 1, 0)
 {v}.cumsum_(-1)
 {v}.sub_({v}.mean())
-{v}[1:] += {v}[:-1]
+{v}[1:] += {v}[:-1] * 2
 {v}[..., 0] = {f}[..., -1]
 {v}.index_fill_(0, <<(3,); torch.int64; below {v}.shape[0]>>, 4)
 {v}[<<(3,); torch.int64; within {v}.shape[0]>>] = {c}

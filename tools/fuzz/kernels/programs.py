@@ -244,6 +244,25 @@ class Chain(Generator):
         return tuple(dict.fromkeys(names)) or ("x0",)
 
 
+def _without_input(program: Program, dropped: int) -> Program:
+    """The program less an unused input; those behind it have other numbers."""
+
+    def renamed(texts: tuple[str, ...]) -> tuple[str, ...]:
+        def rename(match: re.Match[str]) -> str:
+            number = int(match.group(1))
+            return f"x{number - (number > dropped)}"
+
+        return tuple(re.sub(r"\bx(\d+)\b", rename, text) for text in texts)
+
+    return replace(
+        program,
+        inputs=program.inputs[:dropped] + program.inputs[dropped + 1 :],
+        statements=renamed(program.statements),
+        outputs=renamed(program.outputs),
+        losses=renamed(program.losses),
+    )
+
+
 def generate(seed: int, device: str = "cpu") -> Program:
     """The chain of this seed, the first that has a statement."""
     programs = (Chain(seed + (again << 32), device).grow_chain() for again in itertools.count())
@@ -257,9 +276,13 @@ def on_cpu(program: Program) -> Program:
 
 
 def simpler(program: Program) -> Iterator[Program]:
-    """Programs with one plainer input, and in the default mode."""
+    """Programs with one plainer input, without an input, and in the default mode."""
     if program.mode != "default":
         yield replace(program, mode="default")
+    used = set(re.findall(r"\bx(\d+)\b", " ".join(program.statements + program.outputs)))
+    for number in range(len(program.inputs)):
+        if str(number) not in used:
+            yield _without_input(program, number)
     for number, text in enumerate(program.inputs):
         for plain in Input.read(text).simpler():
             inputs = (*program.inputs[:number], str(plain), *program.inputs[number + 1 :])
