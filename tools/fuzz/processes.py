@@ -17,15 +17,13 @@ from typing import Any
 
 from tools.checks.command import ROOT
 
-HANGS = 150.0
-"""Seconds without a line after which a process counts as hung."""
-
 
 class Process:
     """A process that runs seeds, killed when it hangs."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        """words: the module's name, then its arguments."""
+    def __init__(self, words: Sequence[str], hangs: float) -> None:
+        """words: the module's name, then its arguments. hangs: see `run_seeds`."""
+        self.hangs = hangs
         path = os.pathsep.join(filter(None, [os.fspath(ROOT), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-m", *words],
@@ -49,7 +47,7 @@ class Process:
 
     def _next(self) -> str:
         assert self.process.stdout is not None
-        timer = threading.Timer(HANGS, self.process.kill)
+        timer = threading.Timer(self.hangs, self.process.kill)
         timer.start()
         try:
             return self.process.stdout.readline()
@@ -58,23 +56,33 @@ class Process:
 
 
 def run_seeds(
-    words: Sequence[str], seeds: Sequence[int], jobs: int, report: Callable[[dict[str, Any]], None]
+    words: Sequence[str],
+    seeds: Sequence[int],
+    jobs: int,
+    report: Callable[[dict[str, Any]], None],
+    hangs: float = 150.0,
 ) -> None:
     """Report the outcome of each seed, from `jobs` processes at a time; that of a process which
     ended early has "ended" instead of what the module tells, and "begun": the program.
+
+    words: the module's name, then its arguments before the seeds. hangs: seconds without a line
+    after which a process is killed.
     """
     with ThreadPoolExecutor(jobs) as pool:
         parts = (seeds[start::jobs] for start in range(jobs))
-        list(pool.map(lambda part: _run_part(words, part, report), parts))
+        list(pool.map(lambda part: _run_part(words, part, report, hangs), parts))
 
 
 def _run_part(
-    words: Sequence[str], seeds: Sequence[int], report: Callable[[dict[str, Any]], None]
+    words: Sequence[str],
+    seeds: Sequence[int],
+    report: Callable[[dict[str, Any]], None],
+    hangs: float,
 ) -> None:
     left = list(seeds)
     while left:
         begun, message = "", ""
-        process = Process([*words, *map(str, left)])
+        process = Process([*words, *map(str, left)], hangs)
         for line in process.lines():
             begun = line.get("begins", begun)
             message = line.get("error", message)

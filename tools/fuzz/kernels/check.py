@@ -21,6 +21,9 @@ from tools.fuzz.processes import is_fatal, run_seeds
 SHRINKING = 60.0
 """Seconds in which a program that differs is shrunk."""
 
+HANGS = 300.0
+"""Seconds after which a program that compiles, or is shrunk, counts as hung."""
+
 NARROW = re.compile(r"torch\.(b?float16|float32)\b")
 """Programs whose intermediate values may have a dtype narrower than float64."""
 
@@ -96,7 +99,7 @@ def report(programs: int, seed: int, *, device: str, jobs: int, seconds: float) 
             print(f"seed {line['seed']}: {text}", flush=True)
 
     words = ["tools.fuzz.kernels.process", device, str(time.time() + seconds)]
-    run_seeds(words, range(seed, seed + programs), jobs, add)
+    run_seeds(words, range(seed, seed + programs), jobs, add, HANGS)
     print(f"{programs - counts['skipped']} programs, {counts['differ']} differ")
     return 1 if counts["differ"] else 0
 
