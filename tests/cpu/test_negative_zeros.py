@@ -33,3 +33,18 @@ def test_signs(name: str, dtype: torch.dtype) -> None:
     result = flambeau.compile(PROGRAMS[name])(x)
     assert torch.equal(result, expected)
     assert torch.equal(result.signbit(), expected.signbit())
+
+
+@pytest.mark.parametrize("eps", [None, 0.0])
+def test_the_gradient_of_logit_at_zeros_of_both_signs(eps: float | None) -> None:
+    """Infinite; three elements, as eager's vectors of many disagree with its scalars."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.logit(eps)
+
+    gradients = []
+    for function in (program, flambeau.compile(program)):
+        x = torch.tensor([-0.0, 0.0, 0.25], requires_grad=True)
+        function(x).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)

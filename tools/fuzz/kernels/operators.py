@@ -52,7 +52,8 @@ POINTWISE = OperatorClass(
     torch.{sin|cos|tanh|exp|exp2|expm1|square}({n})
     torch.{sigmoid|erf|erfc|atan|asinh|sinh|cosh|sinc|i0|rad2deg}({f})
     torch.{sqrt|rsqrt|reciprocal|log|log2|log1p}({e})
-    torch.{acosh|atanh|asin|acos|logit|erfinv|lgamma|digamma}({e})
+    torch.{acosh|atanh|asin|acos|erfinv|lgamma|digamma}({e})
+    torch.logit({e}.abs())
     torch.special.{ndtr|log_ndtr|i1|bessel_j0|entr|erfcx}({e})
     F.{gelu|silu|mish|softplus|elu|selu|hardswish|logsigmoid|softsign|tanhshrink|relu6}({f})
     F.{leaky_relu|celu|softshrink}({f}, {0.1|1.3})
@@ -155,7 +156,7 @@ POOLS = OperatorClass(
     F.adaptive_avg_pool{1|2|3}d({f}, {1|2|3|5|7|11})
     F.interpolate({f}, size={s}, mode={'linear'|'area'|'area'})
     F.interpolate({f}, size=({s}, {s}), mode={'bilinear'|'bicubic'|'area'|'area'})
-    F.interpolate({f}, size=({s}, {s}), mode={'bilinear'|'bicubic'}, antialias=True)
+    F.interpolate({f}.nan_to_num(0, 9, -9), size=({s}, {s}), mode='bilinear', antialias=True)
     F.interpolate({f}, size=({s}, {s}, {s}), mode={'trilinear'|'area'})
     F.interpolate({f}, scale_factor={0.3|1.7|2.0}, mode='bilinear', align_corners={True|False})
     F.lp_pool{1|2}d({f}.abs() + 0.1, 2.0, {2|3})
@@ -176,7 +177,7 @@ INDEXING = OperatorClass(
     torch.take({a}, <<({s}, 2); torch.int64; below {a}.numel()>>)
     F.embedding(<<({s}, {s}); torch.int64; below {f}.shape[0]>>, {f}{|, padding_idx=1})
     {n}.masked_scatter({b}, {n})
-    torch.searchsorted({e}.sort()[0], {e})
+    torch.searchsorted({e}.nan_to_num().sort()[0], {e}, right={True|False})
     torch.bincount(<<({s},); torch.int64; below 50>>, minlength=50)
     """),
     rounded=_lines("""

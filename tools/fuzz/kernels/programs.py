@@ -227,7 +227,7 @@ class Chain(Generator):
         sizes = tuple(eval(shape, self.scope))
         if math.prod(sizes) > 4 * self.most:
             raise ValueError("too large")
-        return self._add_input(sizes, eval(dtype, self.scope), values or "")
+        return self._add_input(sizes, eval(dtype, self.scope), values or "normal")
 
     def _constants(self, ndim: int) -> dict[str, str]:
         other = str(self.random.randrange(-ndim, ndim)) if ndim else "0"
