@@ -143,7 +143,8 @@ SCANS = OperatorClass(
 
 POOLS = OperatorClass(
     exact=_lines("""
-    F.max_pool{1|2|3}d({f}, {2|3}, {1|2|3}, {0|1}, {1|2}, {True|False})
+    F.max_pool{1|2|3}d({f}, {2|3}, {1|2|3}, {0|1}, {1|2})
+    F.max_pool{1|2|3}d({f}, {2|3}, {1|2}, {0|1}, 1, True)
     F.adaptive_max_pool{1|2|3}d({f}, {1|2|3|5|7})
     F.max_unpool1d(*F.max_pool1d({e}, 2, 2, return_indices=True), 2, 2, output_size={e}.shape)
     F.max_unpool2d(*F.max_pool2d({e}, 2, 2, return_indices=True), 2, 2, output_size={e}.shape)
