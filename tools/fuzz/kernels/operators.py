@@ -47,7 +47,8 @@ POINTWISE = OperatorClass(
     """),
     rounded=_lines("""
     {f} {+|-|*} {f2}
-    {n} {+|-|*|/} {w}
+    {n} {+|-|*} {w}
+    {n} / {c}
     {f} / {e}
     torch.{sin|cos|tanh|exp|exp2|expm1|square}({n})
     torch.{sigmoid|erf|erfc|atan|asinh|sinh|cosh|sinc|i0|rad2deg}({f})
@@ -55,8 +56,9 @@ POINTWISE = OperatorClass(
     torch.{acosh|atanh|asin|acos|erfinv|lgamma|digamma}({e})
     torch.logit({e}.abs())
     torch.special.{ndtr|log_ndtr|i1|bessel_j0|entr|erfcx}({e})
-    F.{gelu|silu|mish|softplus|elu|selu|hardswish|logsigmoid|softsign|tanhshrink|relu6}({f})
-    F.{leaky_relu|celu|softshrink}({f}, {0.1|1.3})
+    F.{gelu|silu|mish|softplus|hardswish|logsigmoid|softsign|tanhshrink|relu6}({f})
+    F.{elu|selu|celu}({f}.nan_to_num())
+    F.{leaky_relu|softshrink}({f}, {0.1|1.3})
     torch.{atan2|hypot|logaddexp|logaddexp2}({f}, {f2})
     torch.{xlogy|nextafter|fmod|remainder|pow}({e}, {e2})
     torch.div({e}, {e2}, rounding_mode={None|'trunc'})
@@ -203,7 +205,7 @@ VIEWS = OperatorClass(
     torch.{cat|stack}([{a}, {a2}], {d})
     torch.cat([{a}, {a} * 2, {a}], {d})
     F.pad({n}, {(1, 0)|(2, 3)|(-1, 1)|(0, 1, 1, 0)}, value={k})
-    {a}.as_strided((3, 2), (1, 2), 1)
+    {a}.contiguous().as_strided((3, 2), (1, 2), 1)
     torch.slice_scatter({a}, {a}[:1] * 2, 0, 0, 1)
     """),
 )
