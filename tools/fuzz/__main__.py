@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=1, help="launches, kernels: processes at a time"
     )
-    parser.add_argument("--device", default="cpu", help="kernels: cpu or cuda")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="kernels: where")
     parser.add_argument("--seconds", type=float, default=math.inf, help="kernels: begin no later")
     parser.add_argument("--trial", help="launches: run this trial, as one was printed")
     options = parser.parse_args()
