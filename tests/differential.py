@@ -114,11 +114,14 @@ def observe(
     seed: int,
     backward: bool,
     losses: Collection[int] | None = None,
+    before: Callable[[], None] | None = None,
 ) -> Run:
-    """Run a program on `args` and note what it shows; `losses`: see `differences`."""
+    """Run a program on `args` and note what it shows; `losses`, `before`: see `differences`."""
     run = Run()
     inputs = tensors(leaves_of(args))
     seed_generators(seed)
+    if before is not None:
+        before()
     try:
         run.leaves = leaves_of(function(*args))
     except Exception as error:
@@ -138,6 +141,8 @@ def observe(
         return run
     if backward:
         chosen = [out for at, out in enumerate(outputs) if losses is None or at in losses]
+        if before is not None:
+            before()
         _differentiate(run, chosen, inputs)
     return run
 
@@ -176,12 +181,18 @@ def to_double(value: Any) -> Any:
 
 
 def compare_tensor(
-    ours: Any, theirs: Any, exact: Any, factor: float, least: float = 0.0
+    ours: Any,
+    theirs: Any,
+    exact: Any,
+    factor: float,
+    least: float = 0.0,
+    close: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], str | None] | None = None,
 ) -> str | None:
     """What differs between a compiled and an eager tensor, or None.
 
     `exact` may be None: then eager is the reference. Errors of a few units in the last place of
-    `least` are allowed in any case.
+    `least` are allowed in any case. `close` compares the values of floating tensors instead, given
+    the compiled, the eager and, if there is one of this shape, the exact ones.
     """
     if ours is None or theirs is None:
         return None if ours is theirs else f"{_kind(ours)} where eager has {_kind(theirs)}"
@@ -205,8 +216,14 @@ def compare_tensor(
     exact = _plain(exact) if isinstance(exact, torch.Tensor) else exact
     if not ours.is_floating_point():
         return None if torch.equal(ours, theirs) else f"values {_first(ours)}, not {_first(theirs)}"
+    if not (
+        isinstance(exact, torch.Tensor) and exact.shape == ours.shape and exact.is_floating_point()
+    ):
+        exact = None
+    if close is not None:
+        return close(ours, theirs, exact)
     ours64, theirs64 = ours.double(), theirs.double()
-    if isinstance(exact, torch.Tensor) and exact.shape == ours.shape and exact.is_floating_point():
+    if exact is not None:
         exact64 = exact.detach().double()
     else:
         exact64 = theirs64
@@ -274,13 +291,15 @@ def compare(
     *,
     factor: float = 4.0,
     least: float = 0.0,
-    versions: bool = True,
+    versions: bool | str = True,
     messages: bool = True,
+    close: Callable[..., str | None] | None = None,
 ) -> list[str]:
     """Everything that differs between a compiled and an eager run.
 
-    versions: those of inputs and outputs are eager's. messages: the first lines of exceptions are
-    alike, and not only their types.
+    versions: those of inputs and outputs are eager's; "inputs": those of inputs alone, as eager's
+    operators may write to their new results. messages: the first lines of exceptions are alike, and
+    not only their types. close: see `compare_tensor`.
     """
     if ours.error is not None or theirs.error is not None:
         same = ours.error == theirs.error
@@ -297,7 +316,7 @@ def compare(
         zip(ours.leaves, theirs.leaves, exact_leaves, strict=True)
     ):
         if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor):
-            text = compare_tensor(mine, other, best, factor, least)
+            text = compare_tensor(mine, other, best, factor, least, close)
             if text is None and mine.layout == torch.strided and mine.numel():
                 # Those of dims of size 1, too, which gradients need not have.
                 if mine.stride() != other.stride():
@@ -323,11 +342,13 @@ def compare(
         for number, (mine, other, best) in enumerate(
             zip(getattr(ours, name), getattr(theirs, name), best_of, strict=True)
         ):
-            text = compare_tensor(mine, other, best, factor, least)
+            text = compare_tensor(mine, other, best, factor, least, close)
             if text:
                 found.append(f"{name[:-1]} {number}: {text}")
     for name in ("versions", "relations", "grad_error"):
         mine, other = getattr(ours, name), getattr(theirs, name)
+        if name == "versions" and versions == "inputs":
+            mine, other = mine[: len(ours.inputs)], other[: len(theirs.inputs)]
         if name == "grad_error" and not messages and mine and other:
             mine, other = mine.split(":")[0], other.split(":")[0]
         if mine != other and (versions or name != "versions"):
@@ -348,15 +369,20 @@ def differences(
     factor: float = 4.0,
     least: float = 0.0,
     exact: bool = True,
-    versions: bool = True,
+    versions: bool | str = True,
     messages: bool = True,
     losses: Collection[int] | None = None,
     inference: bool = False,
+    reference: Callable[..., Any] | None = None,
+    close: Callable[..., str | None] | None = None,
+    before: Callable[[], None] | None = None,
     **options: Any,
 ) -> list[str]:
     """What differs between compiled and eager on `calls` draws of inputs; `make` draws them from
     the seeded generator. The backward is that of the tensors among the outputs whose numbers are in
-    `losses` (None: all). `inference`: inputs are made and calls run in inference mode.
+    `losses` (None: all). `inference`: inputs are made and calls run in inference mode. `reference`:
+    the function in float64, if it names dtypes. `close`: see `compare_tensor`. `before` is called
+    before each compiled call and before its backward.
     """
     compiled = flambeau.compile(function, **options)
     found = []
@@ -367,7 +393,12 @@ def differences(
             with torch.inference_mode(inference):
                 return make()
 
-        def run(target: Callable[..., Any], args: tuple[Any, ...], draw: int = call) -> Run:
+        def run(
+            target: Callable[..., Any],
+            args: tuple[Any, ...],
+            draw: int = call,
+            before: Callable[[], None] | None = None,
+        ) -> Run:
             with torch.inference_mode(inference):
                 return observe(
                     target,
@@ -375,15 +406,24 @@ def differences(
                     seed=seed + draw,
                     backward=backward and not inference,
                     losses=losses,
+                    before=before,
                 )
 
         theirs = run(function, inputs())
-        ours = run(compiled, inputs())
-        best = run(function, to_double(inputs())) if exact and theirs.error is None else None
+        ours = run(compiled, inputs(), before=before)
+        wide = reference or function
+        best = run(wide, to_double(inputs())) if exact and theirs.error is None else None
         found += [
             f"call {call}: {text}"
             for text in compare(
-                ours, theirs, best, factor=factor, least=least, versions=versions, messages=messages
+                ours,
+                theirs,
+                best,
+                factor=factor,
+                least=least,
+                versions=versions,
+                messages=messages,
+                close=close,
             )
         ]
         if found:

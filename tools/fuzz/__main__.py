@@ -1,5 +1,5 @@
-"""`python -m tools.fuzz [tensors|python|calls|collectives|control-flow|layers|stored|launches]`:
-compare random programs, print those that differ, shrunk; exit status 1 if there are any.
+"""`python -m tools.fuzz [tensors|python|calls|collectives|control-flow|layers|stored|launches|
+kernels]`: compare random programs, print those that differ, shrunk; exit status 1 if there are any.
 
 tensors: straight tensor programs against eager, by seed. python: Python programs with tensors in
 them, made by hypothesis. calls: single calls of methods, functions and builtins, mostly with
@@ -9,17 +9,20 @@ associative_scan, in function transforms too, against plain Python, by seed; not
 stacks of equal layers in training, against eager, by seed. stored: programs that one process stores
 and the next ones find edited, against eager, by seed. launches: what users do around compiled calls
 (hold outputs, change weights, use streams), against eager, by seed; on a GPU, most calls are
-replays of recorded CUDA graphs.
+replays of recorded CUDA graphs. kernels: chains of operators over inputs of odd sizes, special
+numbers and layouts inside poisoned memory, against eager, by seed, in processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 
 KINDS = (
     "tensors", "python", "calls", "collectives", "control-flow", "layers", "stored", "launches",
+    "kernels",
 )  # fmt: skip
 
 
@@ -39,7 +42,11 @@ def main() -> int:
     )
     parser.add_argument("--inference", action="store_true", help="tensors: in inference mode")
     parser.add_argument("--name-seeds", action="store_true", help="tensors: name each seed first")
-    parser.add_argument("--jobs", type=int, default=1, help="launches: processes at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="launches, kernels: processes at a time"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="kernels: where")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="kernels: begin no later")
     parser.add_argument("--trial", help="launches: run this trial, as one was printed")
     options = parser.parse_args()
     os.environ.setdefault("FLAMBEAU_CHECK", "1")
@@ -75,6 +82,11 @@ def main() -> int:
         if options.trial is not None:
             return launches.report_again(options.trial)
         return launches.report(options.programs, options.seed, options.jobs)
+    if options.kind == "kernels":
+        from tools.fuzz.kernels.check import report as report_kernels
+
+        words = {"device": options.device, "jobs": options.jobs, "seconds": options.seconds}
+        return report_kernels(options.programs, options.seed, **words)
     return _tensors(options) if options.kind == "tensors" else _python(options)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import time
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,9 +13,9 @@ from tests.differential import differences
 from tools.fuzz.generate import generate, without
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from tools.fuzz.generate import Source
+    from tools.fuzz.generate import Source, SourceT
 
 
 def difference(source: Source, **options: Any) -> str | None:
@@ -48,22 +51,30 @@ _REFUSED = "grad_error: None, not RuntimeError: Found dtype"
 """Torch 2.11 has no gradient of a loss of two dtypes; a compiled program has it."""
 
 
-def shrink(source: Source, **options: Any) -> Source:
-    """A smaller program that differs too; each step drops a statement, an output or a branch's
-    condition.
+def shrink(
+    source: SourceT,
+    differ: Callable[[SourceT], str | None],
+    plainer: Callable[[SourceT], Iterator[SourceT]],
+    seconds: float = math.inf,
+) -> SourceT:
+    """A smaller program that differs too; each step drops a statement or an output, or is one of
+    `plainer`. A step begins within these seconds.
     """
+    end = time.monotonic() + seconds
     progress = True
     while progress:
         progress = False
-        for smaller in _smaller(source):
-            text = difference(smaller, **options)
+        for smaller in itertools.chain(_shorter(source), plainer(source)):
+            if time.monotonic() > end:
+                return source
+            text = differ(smaller)
             if text is not None and "NameError" not in text:
                 source, progress = smaller, True
                 break
     return source
 
 
-def _smaller(source: Source) -> Iterator[Source]:
+def _shorter(source: SourceT) -> Iterator[SourceT]:
     for number in reversed(range(len(source.statements))):
         yield without(source, number)
     if len(source.outputs) > 1:
@@ -73,6 +84,9 @@ def _smaller(source: Source) -> Iterator[Source]:
     for name in variables:
         if name not in source.outputs:
             yield replace(source, outputs=(name,))
+
+
+def _plainer(source: Source) -> Iterator[Source]:
     for number, text in enumerate(source.inputs):
         if text not in ("torch.randn(3, 5)", "torch.randn(3, 5).requires_grad_()"):
             for simple in ("torch.randn(3, 5)", "torch.randn(3, 5).requires_grad_()"):
@@ -95,5 +109,9 @@ def check(seed: int, **options: Any) -> str | None:
     text = difference(source, **options)
     if text is None:
         return None
-    small = shrink(source, **options)
-    return f"seed {seed}: {difference(small, **options)}\n\n{small.text()}"
+
+    def differ(smaller: Source) -> str | None:
+        return difference(smaller, **options)
+
+    small = shrink(source, differ, _plainer)
+    return f"seed {seed}: {differ(small)}\n\n{small.text()}"

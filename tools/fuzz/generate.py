@@ -7,12 +7,15 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 
 from tools.fuzz.templates import EXACT, IDENTITIES, IN_PLACE, INPUTS, OVERFLOWS, ROUNDED, SHAPES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _LARGEST = 4000
 _HUGE = 1e6
@@ -60,8 +63,16 @@ class Source:
         return scope
 
 
+SourceT = TypeVar("SourceT", bound=Source)
+
+
 class Generator:
     """Grows one program."""
+
+    in_place: Sequence[str] = IN_PLACE
+    """Templates of statements that write to {v}."""
+    constants = "dck"
+    """The first letters of placeholders that are no variables."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -160,7 +171,7 @@ class Generator:
 
     def _write(self) -> str | None:
         name = self.random.choice(sorted(self.fresh))
-        filled = self._fill(self.random.choice(IN_PLACE).replace("{v}", name))
+        filled = self._fill(self.random.choice(self.in_place).replace("{v}", name))
         if filled is None:
             return None
         text, _ = filled
@@ -186,8 +197,7 @@ class Generator:
         self.scope[target] = scope[target]
         return True
 
-    @staticmethod
-    def _sane(value: Any) -> bool:
+    def _sane(self, value: Any) -> bool:
         if not isinstance(value, torch.Tensor) or value.numel() > _LARGEST:
             return False
         return not (
@@ -202,18 +212,27 @@ class Generator:
         """
         names: dict[str, str] = {}
         for key in dict.fromkeys(re.findall(r"\{(\w+)\}", template)):
-            if key[0] in "dck":
+            if key[0] in self.constants:
                 continue
             candidates = [name for name in self.variables if self._is(key[0], name)]
             if not candidates:
                 return None
-            names[key] = self.random.choice(candidates)
+            names[key] = self._choose(candidates)
         used = list(dict.fromkeys(names.values()))
-        ndim = self.scope[used[0]].ndim if used else 1
-        names["d"] = str(self.random.randrange(-ndim, ndim)) if ndim else "0"
-        names["c"] = str(self.random.choice([0.5, -1.25, 2.0, 0.1]))
-        names["k"] = str(self.random.randint(0, 3))
+        names |= self._constants(self.scope[used[0]].ndim if used else 1)
         return re.sub(r"\{(\w+)\}", lambda match: names[match.group(1)], template), used
+
+    def _choose(self, candidates: list[str]) -> str:
+        """One of these variables."""
+        return self.random.choice(candidates)
+
+    def _constants(self, ndim: int) -> dict[str, str]:
+        """The texts of `constants`; {d} is one of that many dims."""
+        return {
+            "d": str(self.random.randrange(-ndim, ndim)) if ndim else "0",
+            "c": str(self.random.choice([0.5, -1.25, 2.0, 0.1])),
+            "k": str(self.random.randint(0, 3)),
+        }
 
     def _is(self, kind: str, name: str) -> bool:
         value = self.scope[name]
@@ -240,7 +259,7 @@ def generate(seed: int, statements: int = 8) -> Source:
     return Generator(seed).grow(statements)
 
 
-def without(source: Source, statement: int) -> Source:
+def without(source: SourceT, statement: int) -> SourceT:
     """The program less one statement."""
     return replace(
         source, statements=source.statements[:statement] + source.statements[statement + 1 :]

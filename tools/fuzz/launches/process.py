@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from tools.fuzz.launches.side import DEVICE
-from tools.fuzz.launches.trial import drawn, is_fatal, run, shortened
+from tools.fuzz.launches.trial import drawn, run, shortened
+from tools.fuzz.processes import is_fatal
 
 SHORTENING = 60.0
 """Seconds in which a trial that differs is shortened."""

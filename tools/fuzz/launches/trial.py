@@ -16,6 +16,7 @@ from tests.launches import replays
 from tools.fuzz.launches import calling, surroundings, training
 from tools.fuzz.launches.models import MODELS
 from tools.fuzz.launches.side import DEVICE, MODES, Action, Side
+from tools.fuzz.processes import is_fatal
 
 _ANYWHERE: dict[Action, int] = {
     calling.infer: 4,
@@ -156,11 +157,6 @@ def _done(action: Action, side: Side, random: Random) -> Any:
         if is_fatal(error):
             raise
         return error
-
-
-def is_fatal(error: BaseException) -> bool:
-    """Whether nothing runs on the device after this error."""
-    return "CUDA error" in str(error) or type(error).__name__ == "AcceleratorError"
 
 
 def _generator_state() -> torch.Tensor:

@@ -10,7 +10,7 @@ import run_cpp
 import torch
 from run_cpp import I0, K0, Library, axes, params
 
-from flambeau_inductor.ir import Compute, Constant, Load, LoopKernel, Store
+from flambeau_inductor.ir import Compute, Constant, IndexValue, Load, LoopKernel, Store
 from flambeau_runtime.build import isa
 
 F32, F64 = torch.float32, torch.float64
@@ -31,6 +31,22 @@ def bound_kernel(op: str, dtype, number: float, first: bool) -> LoopKernel:
         Store("b1", I0, "v2"),
     )
     return kernel([(dtype, "read"), (dtype, "write")], body)
+
+
+def masked_kernel(start: int) -> LoopKernel:
+    """Clamped from a place on: the loop is peeled there, and before it the load is a constant."""
+    body = (
+        IndexValue("v0", torch.int64, I0),
+        Constant("v1", torch.int64, start),
+        Compute("v2", torch.bool, "ge", ("v0", "v1")),
+        Load("v3", F32, "b0", I0, "v2"),
+        Constant("v4", F32, -1.0),
+        Compute("v5", F32, "maximum", ("v3", "v4")),
+        Compute("v6", torch.bool, "lt", ("v0", "v1")),
+        Compute("v7", F32, "where", ("v6", "v4", "v5")),
+        Store("b1", I0, "v7"),
+    )
+    return kernel([(F32, "read"), (F32, "write")], body)
 
 
 def clamp_kernel(to) -> LoopKernel:
@@ -72,6 +88,17 @@ def test_a_value_and_a_number(options):
         got = torch.empty_like(x)
         library.run(f"k{n}", [x, got], (x.numel(),))
         want = OPERATORS[op](*((bound, x) if first else (x, bound)))
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_nan_behind_a_peeled_beginning(options):
+    library = Library({f"k{start}": masked_kernel(start) for start in (0, 1, 5, 200)}, options)
+    for start in (0, 1, 5, 200):
+        x = values(F32)
+        got = torch.empty_like(x)
+        library.run(f"k{start}", [x, got], (x.numel(),))
+        want = x.clamp(min=-1)
+        want[:start] = -1
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 

@@ -64,6 +64,32 @@ def repeated(dtype=F32) -> LoopKernel:
     return LoopKernel("cpu", params((dtype, "read"), (dtype, "write")), (K0,), outer, (), body)
 
 
+def joined(rows: int, width: int, dtype=F32) -> LoopKernel:
+    """Three times so many rows: those of b0, twice those, and those of b0 again."""
+    first, second = Constant("v1", I64, rows), Constant("v5", I64, 2 * rows)
+    at = width * I0 + I1
+    body = (
+        IndexValue("v0", I64, I0), first, second,
+        Compute("v2", BOOL, "lt", ("v0", "v1")), Load("v3", dtype, "b0", at, "v2"),
+        Compute("v4", BOOL, "ge", ("v0", "v1")), Compute("v6", BOOL, "lt", ("v0", "v5")),
+        Compute("v7", BOOL, "bitwise_and", ("v4", "v6")),
+        Load("v8", dtype, "b0", at - width * rows, "v7"),
+        Compute("v10", dtype, "add", ("v8", "v8")), Compute("v11", BOOL, "ge", ("v0", "v5")),
+        Load("v12", dtype, "b0", at - 2 * width * rows, "v11"),
+        Compute("v13", dtype, "where", ("v7", "v10", "v12")),
+        Compute("v14", dtype, "where", ("v2", "v3", "v13")), Store("b1", at, "v14"),
+    )  # fmt: skip
+    outer = axes((I0, 3 * rows), (I1, width))
+    return LoopKernel("cpu", params((dtype, "read"), (dtype, "write")), (), outer, (), body)
+
+
+JOINED = {
+    f"joined{rows}_{width}_{dtype.itemsize}": joined(rows, width, dtype)
+    for rows in (1, 5, 6, 9, 13, 15, 16, 40)
+    for width in (2, 3, 4)
+    for dtype in (F32, F64, I8)
+}
+
 KERNELS = {
     **{f"stacked{parts}": stacked(parts) for parts in (2, 3, 4, 5)},
     "doubles": stacked(2, F64), "shorts": stacked(2, I16), "bytes": stacked(4, I8),
@@ -98,6 +124,28 @@ def test_values(level: str, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> 
                 memory = torch.full((rows * count + skipped + 70,), 7, dtype=written)
                 library.check(name, [*tensors, memory[skipped:]], (count,))
                 assert (memory[:skipped] == 7).all()
+
+
+@pytest.mark.parametrize("level", isa.LEVELS)
+def test_rows_joined_of_several(level: str) -> None:
+    if isa.LEVELS.index(level) < isa.LEVELS.index(isa.detect()):
+        pytest.skip(f"this machine has no {level}")
+    library = Library(JOINED, dataclasses.replace(run_cpp.OPTIONS, isa=level))
+    for name, kernel in JOINED.items():
+        read, written = (param.dtype for param in kernel.params)
+        rows, width = (int(axis.size) for axis in kernel.outer)
+        size = rows * width
+        library.check(name, [random(size // 3, read), torch.full((size,), 7, dtype=written)], ())
+
+
+def test_rows_of_three_have_no_masks_in_vectors() -> None:
+    """GCC 12 computes wrong ones; longer parts become loops without."""
+    for rows in (6, 15):
+        short = joined(rows, 3)
+        assert unroll_short_rows(short) is short
+    long = joined(16, 3)
+    assert unroll_short_rows(long) is not long
+    assert "? b0[" not in write_source([(long, "k")])
 
 
 def test_one_loop_writes_the_rows() -> None:

@@ -75,6 +75,8 @@ class BodyBuilder:
         number = as_number(value, dtype)
         if isinstance(number, float) and number == 0.0 and math.copysign(1.0, number) < 0:
             # Statements compare by value, and -0.0 == 0.0.
+            if dtype.itemsize < 4:
+                return self.compute("cast", (self.constant(number, torch.float32),), dtype)
             return self.compute("neg", (self.constant(0.0, dtype),), dtype)
         return self.define(("constant", number, dtype), Constant, dtype, number)
 

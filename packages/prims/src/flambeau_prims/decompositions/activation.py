@@ -326,7 +326,8 @@ def logit_backward(b: Builder, grad: Value, x: Value, eps: float | None = None) 
     grad, x = b.promote([grad, x])
     low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1.0 - eps, 0.0)
     beyond = b.bitwise_or(b.lt(x, low), b.gt(x, high))
-    return b.where(beyond, outside, b.div(grad, b.mul(x, b.sub(1.0, x))))
+    # Infinite at -0.0 as at 0.0.
+    return b.where(beyond, outside, b.div(grad, b.mul(b.abs(x), b.sub(1.0, x))))
 
 
 # Gated halves

@@ -70,6 +70,9 @@ class CppPrinter:
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
         name = statement.name  # type: ignore[union-attr]
+        # A peeled loop has names in common with others: a masked load, a constant where it is not.
+        self.constants.pop(name, None)
+        self.truncated.pop(name, None)
         if isinstance(statement, Constant):
             self.constants[name] = statement.value
         if name in self.sums_of_erf:

@@ -16,6 +16,7 @@ import sympy
 
 from flambeau_inductor.codegen.cpp.masks import Conditions, simplify_masks
 from flambeau_inductor.codegen.cpp.plan import hinted_size, stride_along
+from flambeau_inductor.codegen.cpp.segments import cut
 from flambeau_inductor.codegen.cpp.unroll_and_jam import MOST_STATEMENTS, jam
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import Compute, Constant, IndexValue, Load, Store, index_of
@@ -40,7 +41,22 @@ def unroll_short_rows(kernel: LoopKernel) -> LoopKernel:
     points = [sympy.Integer(place) for place in range(int(short.size))]
     body = jam(kernel.body, short, points)
     outer = tuple(axis for axis in kernel.outer if axis is not short)
-    return replace(kernel, outer=outer, body=simplify_masks(body, Conditions(body).decided()))
+    body = simplify_masks(body, Conditions(body).decided())
+    if short.size == 3 and _has_masks(body) and not any(_is_cut(body, axis) for axis in outer):
+        return kernel
+    return replace(kernel, outer=outer, body=body)
+
+
+def _has_masks(body: Body) -> bool:
+    return any(isinstance(s, Load) and s.mask is not None for s in body)
+
+
+def _is_cut(body: Body, axis: Axis) -> bool:
+    """Whether the loop along an axis is cut into segments without masks. GCC 12 computes wrong
+    masks for groups of three loads in vectors of AVX-512.
+    """
+    parts = cut(body, axis)
+    return parts is not None and not any(_has_masks(part) for _, part in parts)
 
 
 def _short_axis(kernel: LoopKernel) -> Axis | None:

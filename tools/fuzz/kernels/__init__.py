@@ -1,0 +1,1 @@
+"""Chains of operators over tensors in poisoned memory, compiled and eager, compared."""
