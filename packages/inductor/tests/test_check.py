@@ -29,7 +29,7 @@ LOAD = Load("v0", F32, "b0", symbol("i0"))
         ),
         ((LOAD, Compute("v1", F32, "lt", ("v0", "v0"))), "the result should be torch.bool"),
         ((LOAD, Compute("v1", F32, "where", ("v0", "v0", "v0"))), "a condition must be bool"),
-        ((LOAD, Reduce("v1", F32, "mean", "v0")), "no such reduction"),
+        ((LOAD, Reduce("v1", F32, "median", "v0")), "no such reduction"),
         ((Load("v0", F32, "b0", symbol("i7")),), "i7 is no axis"),
         ((LOAD, Store("b1", symbol("v0"), "v0")), "an indirect index must be an int64 value"),
         (

@@ -140,7 +140,7 @@ def test_split_reduction(tester, name, parts):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 100])
-@pytest.mark.parametrize("name", ["sum_exp", "squared_deviations"])
+@pytest.mark.parametrize("name", ["sum_exp", "squared_deviations", "mean"])
 def test_reduction_with_several_accumulators(tester, name, parts):
     """Whole, and from partial results: far from 0, of one element, with chunks of -inf alone."""
     options = InductorOptions(debug_checks=True, reduction_parts=parts)

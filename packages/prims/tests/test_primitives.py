@@ -29,6 +29,7 @@ SAMPLES: dict[str, list[tuple[Any, ...]]] = {
     "argmin": [(x, 0)],
     "sum_exp": [(x, (0, 1)), (x.double(), (1,)), (x, ())],
     "squared_deviations": [(x, (0, 1)), (x.double(), (1,)), (x, ())],
+    "mean": [(x, (0, 1)), (x.double(), (1,)), (x, ())],
     "any": [(mask, (0, 1)), (mask, ())],
     "all": [(mask, (1,))],
     "cumsum": [(x, 1, False), (whole, 0, True)],

@@ -230,7 +230,7 @@ def _reduced(kind: str, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return getattr(torch, kind)(rows, dim=1, keepdim=True)
     if kind in ("max", "min"):
         return getattr(torch, "a" + kind)(rows, dim=1, keepdim=True)
-    if kind in ("sum_exp", "squared_deviations"):
+    if kind in ("sum_exp", "squared_deviations", "mean"):
         return PRIMS[kind].reference(rows, (1,)).unsqueeze(1)
     return getattr(torch, kind)(rows, dim=1, keepdim=True, dtype=dtype)
 

@@ -108,7 +108,7 @@ class Reduce:
     `kind` is one of REDUCE_KINDS; an argmax or argmin is the int64 row-major position in the inner
     axes, of the first extreme element, NaN counting as extreme; max and min propagate NaN. sum_exp
     is the sum of exp(value - max), squared_deviations that of (value - mean)**2: one pass, with
-    several accumulators.
+    several accumulators; so mean, which of equal values is that value.
     """
 
     name: str
@@ -231,7 +231,8 @@ SCAN_KINDS = ("sum", "prod", "max", "min", "logaddexp")
 SORT_KINDS = ("values", "positions")
 SCATTER_MODES = ("add", "mul", "max", "min", "set")
 REDUCE_KINDS = (
-    "sum", "prod", "max", "min", "any", "all", "sum_exp", "squared_deviations", "argmax", "argmin",
+    "sum", "prod", "max", "min", "any", "all", "sum_exp", "squared_deviations", "mean", "argmax",
+    "argmin",
 )  # fmt: skip
 
 

@@ -71,13 +71,13 @@ together.
 
 PARTIAL_RESULTS = {
     "sum_exp": ("amax", "sum_exp"),
-    "squared_deviations": ("sum", "squared_deviations"),
+    "squared_deviations": ("mean", "squared_deviations"),
 }
 """The primitives of a chunk that combine to one of a whole row, where that needs several."""
 
-SPLITTABLE = frozenset(("sum", "prod", "amax", "amin", "any", "all", *PARTIAL_RESULTS))
+SPLITTABLE = frozenset(("sum", "prod", "amax", "amin", "any", "all", "mean", *PARTIAL_RESULTS))
 
-EVEN_ONLY = frozenset(("squared_deviations",))
+EVEN_ONLY = frozenset(("squared_deviations", "mean"))
 """Primitives without an identity: no element may lie beyond the end of a chunk."""
 
 

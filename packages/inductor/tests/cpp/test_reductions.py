@@ -49,15 +49,17 @@ def whole(kinds, dtype, high, low) -> LoopKernel:
 def library() -> Library:
     kernels = {}
     for dtype in (F32, F64):
+        kernels[f"means_{dtype.itemsize}"] = columns(("mean",), dtype, 700)
         for length in LENGTHS:
+            kernels[f"mean_{dtype.itemsize}_{length}"] = rows(("mean",), dtype, length)
             kernels[f"moments_{dtype.itemsize}_{length}"] = rows(
-                ("sum_exp", "squared_deviations", "sum", "max"), dtype, length
+                ("sum_exp", "squared_deviations", "mean", "sum", "max"), dtype, length
             )
         kernels[f"columns_{dtype.itemsize}"] = columns(
-            ("sum_exp", "squared_deviations", *POSITIONS), dtype, 700
+            ("sum_exp", "squared_deviations", "mean", *POSITIONS), dtype, 700
         )
         kernels[f"whole_{dtype.itemsize}"] = whole(
-            ("sum_exp", "squared_deviations", *POSITIONS), dtype, 300, 1111
+            ("sum_exp", "squared_deviations", "mean", *POSITIONS), dtype, 300, 1111
         )
     for dtype in (F32, F64, I64, U8, BOOL):
         for length in LENGTHS[:3]:
@@ -96,7 +98,7 @@ def check(results: dict[str, torch.Tensor], x: torch.Tensor, rtol: float) -> Non
 def test_rows(library, dtype, length, offset):
     torch.manual_seed(0)
     x = torch.randn(ROWS, length, dtype=dtype) * 3 + offset
-    kinds = ("sum_exp", "squared_deviations", "sum", "max")
+    kinds = ("sum_exp", "squared_deviations", "mean", "sum", "max")
     results = run(library, f"moments_{dtype.itemsize}_{length}", x, kinds, ROWS)
     check(results, x, 3e-6 if dtype is F32 else 1e-11)
 
@@ -108,7 +110,7 @@ def test_infinities_and_nan(library, length):
     x[1, ::3] = -math.inf
     x[1, 5] = 90.0
     x[2, 40] = math.inf
-    kinds = ("sum_exp", "squared_deviations", "sum", "max")
+    kinds = ("sum_exp", "squared_deviations", "mean", "sum", "max")
     check(run(library, f"moments_4_{length}", x, kinds, ROWS), x, 3e-6)
     x = torch.randn(ROWS, length)
     x[1, 33] = math.nan
@@ -118,7 +120,7 @@ def test_infinities_and_nan(library, length):
 
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_columns_and_threads(library, dtype):
-    kinds = ("sum_exp", "squared_deviations", *POSITIONS)
+    kinds = ("sum_exp", "squared_deviations", "mean", *POSITIONS)
     rtol = 3e-6 if dtype is F32 else 1e-11
     x = torch.randn(700, 40, dtype=dtype) + 7
     x[33, 5], x[33:, 6], x[300, 7], x[450, 7] = math.inf, -math.inf, math.nan, math.nan
@@ -148,3 +150,31 @@ def test_positions(library, dtype, length):
         elif dtype is not BOOL and trial == 1:
             x[0] = torch.iinfo(dtype).min
         check(run(library, name, x, kinds, ROWS), x, 0)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("value", [0.1, -3.7, 100.3, 1e-30, 7e30])
+def test_the_mean_of_equal_numbers(library, dtype, value):
+    """Is that number, alone and beside what shares its accumulators."""
+    kinds = ("sum_exp", "squared_deviations", "mean", "sum", "max")
+    for length in LENGTHS:
+        x = torch.full((ROWS, length), value, dtype=dtype)
+        (alone,) = run(library, f"mean_{dtype.itemsize}_{length}", x, ("mean",), ROWS).values()
+        beside = run(library, f"moments_{dtype.itemsize}_{length}", x, kinds, ROWS)
+        assert (alone == x[:, 0]).all() and (beside["mean"] == x[:, 0]).all()
+        assert (beside["squared_deviations"] == 0).all()
+    x = torch.full((700, 40), value, dtype=dtype)
+    (means,) = run(library, f"means_{dtype.itemsize}", x, ("mean",), 40).values()
+    assert (means == x[0]).all()
+
+
+@pytest.mark.parametrize("length", [65, 1057])
+@pytest.mark.parametrize("position", [0, 40, 64, -1])
+def test_an_infinity_anywhere(library, length, position):
+    """Of a row with one, squared deviations and mean are NaN, in the last lane or behind it."""
+    x = torch.randn(ROWS, length)
+    x[1, position], x[2, position] = math.inf, -math.inf
+    kinds = ("sum_exp", "squared_deviations", "mean", "sum", "max")
+    results = run(library, f"moments_4_{length}", x, kinds, ROWS)
+    for kind in ("squared_deviations", "mean"):
+        assert results[kind].isnan().tolist() == [False, True, True]

@@ -138,6 +138,7 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield from reduction_cases(3, 0)
     if symbolic_rows:
         yield moments(5, 50)
+    yield equal_rows(4095, 40)
     yield softmax(6, 37)
     yield softmax(3, 5000)
     yield softmax(3, 40001)  # reads its rows forward and backward
@@ -317,6 +318,7 @@ def reduction_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterat
         "all": (BOOL,),
         "sum_exp": (F32, F64),
         "squared_deviations": (F32, F64),
+        "mean": (F32, F64),
         "argmax": (F32, I64, BOOL),
         "argmin": (F32, I32, BOOL),
     }
@@ -333,7 +335,7 @@ def reduction_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterat
                 x[-2 * row :] = float("-inf")  # a row without a finite element, and one with some
                 x[-2 * row :: 3] = 100 * sample(dtype, len(x[-2 * row :: 3]))
                 x[-row:] = float("-inf")
-            if kind == "squared_deviations":
+            if kind in ("squared_deviations", "mean"):
                 x = x + 1000
             if kind.startswith("arg") and dtype is not F32:
                 ends = (False, True) if dtype is BOOL else limits(dtype)
@@ -372,18 +374,20 @@ def softmax(rows: int, row: int) -> Case:
 
 
 def moments(rows: int, row: int) -> Case:
-    """Sums of exponentials and squared deviations of rows of a symbolic length."""
+    """Sums of exponentials, squared deviations and means of rows of a symbolic length."""
     i, r, k = symbol("i0"), symbol("r0"), symbol("k0")
     body = (
         Load("v0", F32, "b0", k * i + r),
         Reduce("v1", F32, "sum_exp", "v0"),
         Reduce("v2", F32, "squared_deviations", "v0"),
-        Store("b1", i, "v1"),
-        Store("b2", i, "v2"),
+        Reduce("v3", F32, "mean", "v0"),
+        Compute("v4", F32, "neg", ("v0",)),
+        Reduce("v5", F32, "mean", "v4"),
+        *(Store(f"b{n}", i, f"v{v}") for n, v in enumerate((1, 2, 3, 5), 1)),
     )
-    params = (Param("b0", F32, "read"), *(Param(f"b{n}", F32, "write") for n in (1, 2)))
+    params = (Param("b0", F32, "read"), *(Param(f"b{n}", F32, "write") for n in (1, 2, 3, 4)))
     kernel = LoopKernel("cuda", params, (k,), (Axis(i, rows),), (Axis(r, k),), body)
-    buffers = [torch.randn(rows * row) + 9, *(torch.zeros(rows) for _ in range(2))]
+    buffers = [torch.randn(rows * row) + 9, *(torch.zeros(rows) for _ in range(4))]
     return Case(f"moments-{rows}x{row}", kernel, buffers, (row,), 1e-5, Tiling(2, 16))
 
 
@@ -405,6 +409,16 @@ def column_sum(rows: int, columns: int) -> Case:
         1e-4,
         absolute_error=1e-4,
     )
+
+
+def equal_rows(rows: int, columns: int) -> Case:
+    """Column sums of equal rows, whose rounding errors add up."""
+    case = column_sum(rows, columns)
+    x = torch.rand(columns).expand(rows, columns).reshape(-1)
+    return Case(
+        f"equal_rows-{rows}x{columns}", case.kernel, [x, torch.zeros(columns)], (), 1e-6,
+        Tiling(32, 16),
+    )  # fmt: skip
 
 
 def weight_gradient(rows: int, columns: int, parts: int = 2, device: str = "cuda") -> Case:

@@ -162,7 +162,9 @@ def normalized(
         Compute("v12", F32, "sub", ("v11", "v8")),
         Compute("v13", F32, "div", ("v12", "v7")),
         Store("b2", index, "v13"),
-        Store("b3", i, "v3"),
+        Reduce("v14", F32, "mean", "v0"),
+        Compute("v15", F32, "add", ("v3", "v14")),
+        Store("b3", i, "v15"),
     ]
     dtypes = (F32, BF16, F32, F32)
     params = tuple(

@@ -24,6 +24,7 @@ def programs() -> Any:
 
     from flambeau_inductor import InductorOptions, compile_graph
     from flambeau_prims.builder import Builder
+    from flambeau_prims.decompositions.reduction import variance
     from flambeau_prims.graph import Graph, Value
     from flambeau_prims.spec import Spec
 
@@ -47,6 +48,27 @@ def programs() -> Any:
         result = torch.where(x <= 0, 0, y + g)
         expected = [result, result.sum((0, 2, 3)), (result * x).sum((0, 2, 3))]
         yield f"masked {shape}", compile_graph(graph, options), [x, y, g], expected
+
+    def normalized(b: Builder, x: Value, dims: tuple[int, ...]) -> list[Value]:
+        squares, mean = variance(b, x, dims, 0)
+        rstd = b.rsqrt(b.add(squares, 1e-5))
+        far = b.sub(x, b.spread(mean, dims, x.spec.shape))
+        return [b.mul(far, b.spread(rstd, dims, x.spec.shape)), mean, squares]
+
+    # One tile, several, a loop over a row, cut rows, cut and whole columns.
+    for shape, dims in (
+        ((6, 33), (1,)), ((3, 5003), (1,)), ((300, 9001), (1,)), ((3, 20000), (1,)),
+        ((300, 40), (0,)), ((50, 40), (0,)), ((8, 6, 300), (0, 2)),
+    ):  # fmt: skip
+        kept = [1 if d in dims else size for d, size in enumerate(shape)]
+        mean = 100 * torch.randn(kept)
+        spec = Spec.of(shape, device=torch.device("cuda:0"))
+        graph = Graph([Value("x", spec)])
+        graph.outputs = list(normalized(Builder(graph.nodes, ["x"]), graph.inputs[0], dims))
+        zero, row = torch.zeros(shape), mean.squeeze(dims)
+        x = mean.expand(shape).contiguous()
+        expected = [zero, row, torch.zeros_like(row)]
+        yield f"equal {shape}", compile_graph(graph, options), [x], expected
 
     from test_patch_products import call, image, settings
 
@@ -90,7 +112,9 @@ def report() -> dict[str, str]:
         try:
             values = run_steps(program, values, products=True) or {}
             for output, reference in zip(program.outputs, expected, strict=True):
-                torch.testing.assert_close(values[output], reference, atol=2e-3, rtol=1e-4)
+                exact = {"atol": 0, "rtol": 0} if name.startswith("equal") else {}
+                tolerances = {"atol": 2e-3, "rtol": 1e-4} | exact
+                torch.testing.assert_close(values[output], reference, **tolerances)
             result[name] = ""
         except Exception as error:
             result[name] = f"{type(error).__name__}: {error}"

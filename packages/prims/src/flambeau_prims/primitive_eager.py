@@ -99,6 +99,14 @@ def _sum_exp(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return _sum(torch.exp(shifted), dims)
 
 
+def _mean(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    if not dims:
+        return x
+    near = torch.mean(x, dims, keepdim=True)
+    rest = torch.mean(x - near, dims, keepdim=True)
+    return (near + rest).squeeze(dims)
+
+
 def _squared_deviations(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     deviations = x - torch.mean(x, dims, keepdim=True) if dims else x - x
     return _sum(deviations * deviations, dims)
@@ -151,6 +159,7 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
     "all": lambda x, dims: torch.all(x, dims) if dims else x,
     "sum_exp": _sum_exp,
     "squared_deviations": _squared_deviations,
+    "mean": _mean,
     "argmax": _index_of(torch.argmax),
     "argmin": _index_of(torch.argmin),
     "cumsum": _scan(lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype)),

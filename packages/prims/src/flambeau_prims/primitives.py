@@ -271,6 +271,11 @@ sum_exp = _reduction(
     "sum of exp(x - amax(x)); NaN if that is infinite; dims must not be empty",
     specs.reduce_float,
 )
+mean = _reduction(
+    "mean(x: tensor, dims: dims)",
+    "an element plus the mean of the distances to it: of equals that element; NaN for empty dims",
+    specs.reduce_float,
+)
 squared_deviations = _reduction(
     "squared_deviations(x: tensor, dims: dims)",
     "sum of (x - mean(x))**2; 0 for empty dims",

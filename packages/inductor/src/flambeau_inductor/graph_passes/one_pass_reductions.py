@@ -5,9 +5,11 @@
     e: f32[8, 65536] = prims.exp(d)
     s: f32[8] = prims.sum(e, (1,))
 
-    m = x's mean; d = prims.sub(x, m expanded)            q = prims.squared_deviations(x, (1,))
-    s = prims.mul(d, d); q = prims.sum(s, (1,))           v = prims.squared_deviations(x, (1,))
-    r = prims.sum(d, (1,)); v = q - r * r / size
+    n = x's sum / size; d = prims.sub(x, n expanded)      q = prims.squared_deviations(x, (1,))
+    s = prims.mul(d, d); q = prims.sum(s, (1,))
+    r = prims.sum(d, (1,)) / size                         m = prims.mean(x, (1,))
+    m = prims.where(far, n + r, n)                        v = prims.squared_deviations(x, (1,))
+    v = prims.where(far, q - r * r * size, q)
 
 The two reductions then share one loop over the row, and can be split over programs. A row that a
 program keeps in registers, or a core in its cache, stays as it is: there a second pass is cheap.
@@ -49,9 +51,9 @@ def reduce_in_one_pass(graph: Graph) -> Graph:
             node = _exponentials(builder, node) or _squares(node) or node
             for out in node.outputs:
                 out.producer = node  # type: ignore[union-attr]
-        elif node.op is PRIMS["sub"]:
-            node = _corrected_squares(node) or node
-            rewritten = rewritten or node.op is not PRIMS["sub"]
+        elif node.op is PRIMS["where"]:
+            node = _corrected_squares(node) or _corrected_mean(node) or node
+            rewritten = rewritten or node.op is not PRIMS["where"]
             for out in node.outputs:
                 out.producer = node  # type: ignore[union-attr]
         nodes.append(node)
@@ -114,27 +116,59 @@ def _squares(node: Node) -> Node | None:
 
 
 def _corrected_squares(node: Node) -> Node | None:
-    """`squared_deviations` less what the deviations from a rounded mean sum to, squared and divided
-    by their number: the primitive has no rounded mean.
+    """`squared_deviations`, less what the deviations from a rounded mean make of them: the
+    primitive has no rounded mean.
     """
-    squares, amount = node.args
+    _, corrected, squares = node.args
     reduced = operands_of(squares, "squared_deviations")
-    if reduced is None or not isinstance(amount, Value):
+    bounded = operands_of(corrected, "maximum")
+    difference = operands_of(bounded[0], "sub") if bounded and bounded[1] == 0 else None
+    if reduced is None or difference is None or difference[0] is not squares:
         return None
     x, dims = reduced
-    bounded = operands_of(amount, "minimum")
-    sums = operands_of(_divided(bounded[0] if bounded else amount, x, dims), "mul")
-    if sums is None or sums[0] is not sums[1]:
-        return None
-    rest = operands_of(sums[0], "sum")
-    deviation = operands_of(rest[0], "sub") if rest else None
-    if rest is None or deviation is None or rest[1] != dims or deviation[0] is not x:
-        return None
-    middle = repeated_from(deviation[1], x, dims)
-    total = operands_of(_divided(middle, x, dims), "sum")
-    if total is None or total[0] is not x or total[1] != dims:
+    factors = operands_of(difference[1], "mul")
+    if factors is None or _rest_of_mean(factors[1], x, dims) is not factors[0]:
         return None
     return Node(PRIMS["squared_deviations"], reduced, {}, node.outputs, node.where)
+
+
+def _corrected_mean(node: Node) -> Node | None:
+    """A mean with the mean of the deviations from it added, as `mean`."""
+    _, corrected, near = node.args
+    both = operands_of(corrected, "add")
+    total = _divided_sum(near)
+    if both is None or both[0] is not near or total is None:
+        return None
+    x, dims = total
+    if _rest_of_mean(both[1], x, dims) is None or _mean_of(near, x, dims) is None:
+        return None
+    return _profitable(Node(PRIMS["sum"], total, {}, node.outputs, node.where), "mean", x)
+
+
+def _divided_sum(value: Any) -> tuple[Any, ...] | None:
+    """The operands of the sum that a value is a multiple of."""
+    scaled = operands_of(value, "div") or operands_of(value, "mul")
+    return operands_of(scaled[0], "sum") if scaled else None
+
+
+def _rest_of_mean(shift: Any, x: Value, dims: tuple[int, ...]) -> Any:
+    """The sum of x's deviations from its rounded mean, if `shift` is their mean."""
+    rest = _divided(shift, x, dims)
+    deviations = operands_of(rest, "sum")
+    difference = operands_of(deviations[0], "sub") if deviations else None
+    if deviations is None or difference is None:
+        return None
+    if deviations[1] != dims or difference[0] is not x:
+        return None
+    near = repeated_from(difference[1], x, dims)
+    return rest if near is not None and _mean_of(near, x, dims) is not None else None
+
+
+def _mean_of(value: Any, x: Value, dims: tuple[int, ...]) -> Any:
+    """The sum of x over dims, if a value is its mean."""
+    total = _divided(value, x, dims)
+    reduced = operands_of(total, "sum")
+    return total if reduced is not None and reduced[0] is x and reduced[1] == dims else None
 
 
 def _divided(value: Any, x: Value, dims: tuple[int, ...]) -> Any:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REDUCTIONS = {
     "sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "any": "any", "all": "all",
     "argmax": "argmax", "argmin": "argmin", "sum_exp": "sum_exp",
-    "squared_deviations": "squared_deviations",
+    "squared_deviations": "squared_deviations", "mean": "mean",
 }  # fmt: skip
 """Primitive -> Reduce kind."""
 
@@ -72,10 +72,11 @@ def combine_parts(
     parts: Sequence[str],
     dtype: torch.dtype,
     length: str,
-    total: str,
+    total: str | None = None,
 ) -> str:
-    """The result of the primitive `name` from the partial results of chunks of `length` elements,
-    `total` in all: those of `PARTIAL_RESULTS`, in its order, else its own.
+    """The result of the primitive `name` from the partial results of chunks of `length` elements:
+    those of `PARTIAL_RESULTS`, in its order, else its own. `total`: the elements in all, if the
+    chunks may differ in length.
     """
     if name == "sum_exp":
         tops, sums = parts
@@ -86,10 +87,13 @@ def combine_parts(
         weighted = builder.pointwise("mul", sums, weight)
         return builder.reduce("sum", builder.pointwise("where", nothing, weight, weighted), dtype)
     if name == "squared_deviations":
-        sums, squares = parts
+        means, squares = parts
         # The squares around all elements' mean: those around the chunk's, and those of its shift.
-        average = builder.pointwise("div", builder.reduce("sum", sums, dtype), total)
-        shift = builder.pointwise("sub", builder.pointwise("div", sums, length), average)
+        average = combine_parts(builder, "mean", (means,), dtype, length, total)
+        shift = builder.pointwise("sub", means, average)
         moved = builder.pointwise("mul", builder.pointwise("mul", shift, shift), length)
         return builder.reduce("sum", builder.pointwise("add", squares, moved), dtype)
+    if name == "mean" and total is not None:
+        weighted = builder.pointwise("mul", parts[0], length)
+        return builder.pointwise("div", builder.reduce("sum", weighted, dtype), total)
     return builder.reduce(REDUCTIONS[name], parts[0], dtype)

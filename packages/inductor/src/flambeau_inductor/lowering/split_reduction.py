@@ -50,9 +50,8 @@ def lower_split_reduction(nests: Nests, node: Node, split: Split, known: Partial
     each = hint_of(chunk_length(shape[split.cut], split.parts)) * prod(
         hint_of(shape[d]) for d in reduced_dims(node) if d != split.cut and d not in split.whole
     )
-    total = each * split.count(node.args[0].spec)
-    counts = (elements.builder.constant(count, spec.dtype) for count in (each, total))
-    name = combine_parts(elements.builder, operator, read, spec.dtype, *counts)
+    length = elements.builder.constant(each, spec.dtype)
+    name = combine_parts(elements.builder, operator, read, spec.dtype, length)
     elements.labels[operator] = None
     nests.finish(elements, nests.make(out), spec, kept, name, outer, inner, node.where)
 

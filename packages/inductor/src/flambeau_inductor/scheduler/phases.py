@@ -30,9 +30,11 @@ from flambeau_inductor.ir import (
     operands,
 )
 from flambeau_inductor.scalar_ops import SCALAR_OPS
+from flambeau_inductor.scheduler.deferred_reductions import find_deferrals
 
 if TYPE_CHECKING:
     from flambeau_inductor.ir import Body, LoopKernel
+    from flambeau_inductor.scheduler.deferred_reductions import Deferral
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Phase:
 
     `keeps`: inner values of this phase that later phases read: store them in a row of scratch.
     `fetches`: those that this phase's inner statements read from there. `sorted`: the Sorts of
-    earlier phases that this phase reads.
+    earlier phases that this phase reads. `deferrals`: the loop is for nothing unless one of their
+    conditions holds; their bodies, which no phase has among its row statements, come behind it.
     """
 
     row: Body
@@ -52,30 +55,77 @@ class Phase:
     fetches: tuple[str, ...] = ()
     sorts: tuple[Sort, ...] = ()
     sorted: tuple[Sort, ...] = ()
+    deferrals: tuple[Deferral, ...] = ()
 
 
-def split_phases(kernel: LoopKernel, keep_cost: int | None = None) -> tuple[Phase, ...]:
-    """The phases of a kernel in order. `keep_cost=None`: all values are recomputed, none kept."""
+def split_phases(
+    kernel: LoopKernel, keep_cost: int | None = None, *, defers: bool = False
+) -> tuple[Phase, ...]:
+    """The phases of a kernel in order. `keep_cost=None`: all values are recomputed, none kept.
+
+    `defers`: a Reduce that counts only where a condition holds gets a loop behind that condition.
+    """
     if not kernel.inner:
         return (Phase(kernel.body, (), ()),)
-    return _Splitter(kernel, keep_cost).split()
+    return _Splitter(kernel, keep_cost, defers=defers).split()
 
 
 class _Splitter:
-    def __init__(self, kernel: LoopKernel, keep_cost: int | None) -> None:
+    def __init__(self, kernel: LoopKernel, keep_cost: int | None, *, defers: bool) -> None:
         self.body = kernel.body
         self.keep_cost = keep_cost
         self.inner = inner_names(kernel.body, kernel.inner)
         self.defined = {s.name: s for s in self.body if not isinstance(s, (Store, CheckIndex))}
         self.level: dict[str, int] = {}
         self.home: dict[str, int] = {}
-        """The phase that computes an inner value: the first that needs it."""
+        """The phase that computes an inner value: the first that needs it, whatever conditions."""
+        self.deferrals = find_deferrals(self.body, self.inner) if defers else []
+        self.earliest: dict[str, int] = {}
+        """The phase of each deferred Reduce."""
+
+    def levels(self) -> list[int]:
+        """The phase of each statement. Deferred Reduces have phases that nothing else needs."""
+        level_of = [self.level_of(statement) for statement in self.body]
+        accepted: list[Deferral] = []
+        for deferral in self.deferrals:
+            before = dict(self.earliest)
+            level = self.level[deferral.condition]
+            self.earliest |= dict.fromkeys(deferral.reduces, level)
+            deferred = [self.level_of(statement) for statement in self.body]
+            if self.can_defer([*accepted, deferral], self.roots(deferred)):
+                accepted.append(deferral)
+                level_of = deferred
+            else:
+                self.earliest = before
+                level_of = [self.level_of(statement) for statement in self.body]
+        self.deferrals = accepted
+        return level_of
+
+    def can_defer(self, deferrals: list[Deferral], roots: list[list[Statement]]) -> bool:
+        """Whether phases are for deferred Reduces alone, with all that stands in their place."""
+
+        def ready(name: str) -> int:
+            return self.level[name] + isinstance(self.defined[name], (Reduce, Sort))
+
+        return all(
+            ready(name) <= self.earliest[reduce]
+            for deferral in deferrals
+            for reduce in deferral.reduces
+            for name in (deferral.condition, *(choice.args[2] for choice in deferral.choices))
+        ) and all(
+            isinstance(root, Reduce) and root.name in self.earliest
+            for level in set(self.earliest.values())
+            for root in roots[level]
+        )
 
     def split(self) -> tuple[Phase, ...]:
-        level_of = [self.level_of(statement) for statement in self.body]
+        level_of = self.levels()
         count = max(level_of, default=0) + 1
         rows: list[list[Statement]] = [[] for _ in range(count)]
+        late = {s.name for deferral in self.deferrals for s in deferral.body}
         for statement, level in zip(self.body, level_of, strict=True):
+            if defined_name(statement) in late:
+                continue
             if not isinstance(statement, Reduce) and not is_inner(statement, self.inner):
                 rows[level].append(statement)
         roots = self.roots(level_of)
@@ -83,10 +133,11 @@ class _Splitter:
         while self.postpone_stores(level_of, needed):
             roots = self.roots(level_of)
             needed = [self.closure(level, roots[level]) for level in range(count)]
+        deferring = set(self.earliest.values())
         for level, names in enumerate(needed):
-            for name in names:
+            for name in names if level not in deferring else ():
                 self.home.setdefault(name, level)
-        kept = self.choose_kept(needed)
+        kept = self.choose_kept([n for i, n in enumerate(needed) if i not in deferring])
         phases = []
         for level in range(count):
             names = self.closure(level, roots[level], kept)
@@ -109,7 +160,10 @@ class _Splitter:
             sorts = tuple(s for s in roots[level] if isinstance(s, Sort))
             read = {name for s in (*inner, *reduces, *sorts) for name in self.reads(s)}
             done = tuple(s for s in self.body if isinstance(s, Sort) and s.name in read)
-            phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches, sorts, done))
+            names_of_reduces = {reduce.name for reduce in reduces}
+            deferred = tuple(d for d in self.deferrals if d.reduces <= names_of_reduces)
+            row = tuple(rows[level])
+            phases.append(Phase(row, inner, reduces, keeps, fetches, sorts, done, deferred))
         return tuple(phases)
 
     def roots(self, level_of: list[int]) -> list[list[Statement]]:
@@ -146,6 +200,7 @@ class _Splitter:
         for name in self.reads(statement):
             behind = 1 if isinstance(self.defined[name], (Reduce, Sort)) else 0
             level = max(level, self.level[name] + behind)
+        level = max(level, self.earliest.get(defined_name(statement) or "", 0))
         if not isinstance(statement, (Store, CheckIndex)):
             self.level[statement.name] = level
         return level

@@ -59,6 +59,7 @@ PARTIAL_KINDS: dict[str, tuple[str, ...]] = {
     "argmin": ("argmin", "min"),
     "sum_exp": ("max", "sum_exp"),
     "squared_deviations": ("sum", "squared_deviations"),
+    "mean": ("sum",),
 }
 """The reductions of a tile that combine to one of a row, where that needs several, in an order in
 which a code generator can make one of both.
@@ -343,6 +344,8 @@ class _Combiner:
         parts = [self.load(kind, reduce, self.tile.symbol) for kind in kinds]
         if reduce.kind in PARTIAL_KINDS:
             each, whole = self.counts(reduce.dtype)
+            if kinds[0] == "sum":
+                parts[0] = self.builder.pointwise("div", parts[0], each)
             return combine_parts(self.builder, reduce.kind, parts, reduce.dtype, each, whole)
         return self.builder.reduce(reduce.kind, parts[0], reduce.dtype)
 

@@ -1,13 +1,13 @@
 """Normalizations: batch, layer, group, RMS and weight norm, forward and backward.
 
-All compute in the compute dtype, with moments in two passes (`reduction.variance`). With xhat = (x
-- mean) * rstd and gw = grad * weight,
-every gradient with respect to x is  rstd * (gw - mean(gw) - xhat * mean(gw * xhat)),  means over
-what was normalized.
+All compute in the compute dtype, with moments in two passes (`reduction.variance`); equal numbers
+become exactly 0. With xhat = (x - mean) * rstd and gw = grad * weight, every gradient with respect
+to x is  rstd * (gw - mean(gw) - xhat * mean(gw * xhat)),  means over what was normalized.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -97,10 +97,21 @@ def _batch_norm_train(
 ) -> tuple[Value, Value, Value, Value]:
     """Normalized by the batch's statistics: result, mean, inverse deviation, biased variance."""
     wide = b.widen(x)
-    spread, average = variance(b, wide, _batch_dims(x), 0)
+    dims = _batch_dims(x)
+    spread, average = variance(b, wide, dims, 0)
     rstd = _reciprocal_deviation(b, spread, eps)
-    y = _normalized(b, wide, average, rstd, _batch_dims(x))
+    y = _normalized(b, wide, average, rstd, dims)
+    if x.spec.device.type == "cpu":
+        # There ATen divides a sum: the mean of an infinity is that. Elsewhere it is NaN.
+        average = b.where(b.ne(average, average), mean(b, wide, dims), average)
+    else:
+        average = _nan_with(b, spread, average)
     return _scale_and_shift(b, y, weight, bias, (1,)), average, rstd, spread
+
+
+def _nan_with(b: Builder, spread: Value, average: Value) -> Value:
+    """The mean, NaN where the variance is: ATen's running mean of an infinity."""
+    return b.where(b.ne(spread, spread), math.nan, average)
 
 
 @decomposition(aten._native_batch_norm_legit_functional.default)
@@ -236,6 +247,7 @@ def layer_norm(
     spread, average = variance(b, wide, dims, 0)
     rstd = _reciprocal_deviation(b, spread, eps)
     y = _scale_and_shift(b, _normalized(b, wide, average, rstd, dims), weight, bias, dims)
+    average = _nan_with(b, spread, average)
     return y, b.restore(average, dims), b.restore(rstd, dims)
 
 
@@ -314,7 +326,7 @@ def group_norm(
     rstd = _reciprocal_deviation(b, spread, eps)
     weight, bias = _grouped_parameter(b, weight, group), _grouped_parameter(b, bias, group)
     y = _scale_and_shift(b, _normalized(b, wide, average, rstd, dims), weight, bias, (1, 2))
-    return b.reshape(y, x.spec.shape), average, rstd
+    return b.reshape(y, x.spec.shape), _nan_with(b, spread, average), rstd
 
 
 @decomposition(aten.native_group_norm_backward.default)

@@ -115,24 +115,30 @@ def divide(b: Builder, x: Value, amount: Any) -> Value:
     return b.div(x, amount)
 
 
+FEW_DEVIATIONS = 4
+"""A mean of so many deviations from 0 is corrected: its rounding counts beside the deviations."""
+
+
 def variance(
     b: Builder, x: Value, dims: tuple[int, ...], correction: Any, of_mean: bool = False
 ) -> tuple[Value, Value]:
     """Variance and mean over dims, in the compute dtype: the mean first, then deviations.
 
-    `of_mean`: correct the squares by what the deviations from the rounded mean sum to, which counts
-    where the mean is large beside the deviations.
+    Where the mean is large beside the deviations, both are corrected by what the deviations from
+    the rounded mean sum to: the mean of equal numbers is that number, and their variance is 0.
+    `of_mean`: a mean of an infinity is NaN, as ATen's running mean.
     """
-    average = mean(b, x, dims)
-    deviation = b.sub(x, b.spread(average, dims, x.spec.shape))
-    squares = b.sum(b.mul(deviation, deviation), dims)
-    total = count(x.spec.shape, dims)
-    if of_mean:
+    near, total = mean(b, x, dims), count(x.spec.shape, dims)
+    deviation = b.sub(x, b.spread(near, dims, x.spec.shape))
+    squares, average = b.sum(b.mul(deviation, deviation), dims), near
+    if not (sizes.known_eq(total, 0) or sizes.known_eq(total, 1)):
+        is_far = b.gt(_times(b, b.mul(near, near), total, 1 / FEW_DEVIATIONS**2), squares)
         rest = b.sum(deviation, dims)
-        excess = divide(b, b.mul(rest, rest), total)
-        # Infinite squares stay infinite.
-        squares = b.sub(squares, b.minimum(excess, torch.finfo(excess.spec.dtype).max))
-        if not sizes.known_eq(total, 1):
+        shift = divide(b, rest, total)
+        average = b.where(is_far, b.add(near, shift), near)
+        corrected = b.maximum(b.sub(squares, b.mul(rest, shift)), 0.0)
+        squares = b.where(is_far, corrected, squares)
+        if of_mean:
             # ATen's running mean takes an infinity that it holds from what follows: NaN.
             average = b.where(b.ne(squares, squares), math.nan, average)
     whole = int(correction)
@@ -143,6 +149,13 @@ def variance(
     else:
         freedom = total - whole if sizes.gt(total, whole) else 0
     return divide(b, squares, freedom), average
+
+
+def _times(b: Builder, x: Value, amount: Size, factor: float) -> Value:
+    """x * amount * factor."""
+    if isinstance(amount, Expr):
+        return b.mul(b.mul(x, amount), factor)
+    return b.mul(x, amount * factor)
 
 
 def moments(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.deferred_phases import deferred_columns, deferred_row
 from flambeau_inductor.codegen.cpp.float16_rows import (
     declare_float_rows,
     gathered_float16,
@@ -48,12 +49,13 @@ from flambeau_inductor.codegen.cpp.reductions import (
     column_final,
     column_take,
     places,
+    split_means,
 )
 from flambeau_inductor.codegen.cpp.row_shares import ROWS, accumulate_in_memory, share_loop
 from flambeau_inductor.codegen.cpp.row_values import row_values
 from flambeau_inductor.codegen.cpp.scan_loops import scan_loops, write_scan_loop
 from flambeau_inductor.codegen.cpp.segments import Segment, segments_of, ways_along
-from flambeau_inductor.codegen.cpp.short_groups import widen_short_groups
+from flambeau_inductor.codegen.cpp.short_groups import join_groups, widen_short_groups
 from flambeau_inductor.codegen.cpp.short_rows import unroll_short_rows
 from flambeau_inductor.codegen.cpp.sorts import declare_rows, sort_rows
 from flambeau_inductor.codegen.cpp.streaming_stores import declare_streams, streamed_buffers
@@ -340,7 +342,7 @@ class KernelWriter(LoopWriter):
         """Phase after phase at each outer point."""
         row = static_product(self.kernel.inner)
         self.keep_rows = row is None or row <= KEEP_ROW
-        self.phases = split_phases(self.kernel, KEEP_COST if self.keep_rows else None)
+        self.phases = split_phases(self.kernel, KEEP_COST if self.keep_rows else None, defers=True)
         kept = self.declare_scratch(row)
         declare_rows(self, self.phases)
         shared = self.plan.kind == "shares"
@@ -373,12 +375,18 @@ class KernelWriter(LoopWriter):
             s for s in phase.row if not isinstance(s, Store) or self.plan.kind != "whole"
         )
         self.row_stores(phase)
+        with deferred_row(self, phase):
+            self.write_row_loops(phase, first_begin, first_end)
+
+    def write_row_loops(self, phase: Phase, first_begin: str, first_end: str) -> None:
+        """A phase's loops over the inner axes, and their results."""
+        reduces, means = split_means(phase.reduces)
+        phase = replace(phase, reduces=reduces)
         accumulators = {
-            reduce.name: accumulator_of(reduce, self.dtypes[reduce.value])
-            for reduce in phase.reduces
+            reduce.name: accumulator_of(reduce, self.dtypes[reduce.value]) for reduce in reduces
         }
-        for name, accumulator in accumulators.items():
-            for ctype, suffix, start in accumulator.state:
+        for name, each in accumulators.items():
+            for ctype, suffix, start in each.state:
                 self.line(f"{ctype} {name}_all{suffix} = {start};")
         if scan_direction(phase.inner) is not None:
             write_scan_loop(self, phase, accumulators)
@@ -387,8 +395,10 @@ class KernelWriter(LoopWriter):
         sort_rows(self, phase)
         if self.plan.kind == "whole":
             self.combine_threads(phase, accumulators)
-        for reduce in phase.reduces:
-            final = accumulators[reduce.name].final.format(**places("s", f"{reduce.name}_all"))
+        for reduce in (*reduces, *means):
+            accumulator = accumulator_of(reduce, self.dtypes[reduce.value])
+            whole = places("s", f"{means.get(reduce, reduce.name)}_all")
+            final = accumulator.final.format(**whole)
             self.line(f"const {value_type(reduce.dtype)} {reduce.name} = {final};")
             self.replay.values[reduce.name] = reduce.name
             self.replay.dtypes[reduce.name] = reduce.dtype
@@ -459,7 +469,7 @@ class KernelWriter(LoopWriter):
 
     def write_whole(self) -> None:
         """Each thread reduces a chunk of the first inner axis; all join the parts in one order."""
-        self.phases = split_phases(self.kernel, None)
+        self.phases = split_phases(self.kernel, None, defers=True)
         for phase in self.phases:
             self.write_row_phase(phase, "begin", "end")
 
@@ -490,7 +500,7 @@ class KernelWriter(LoopWriter):
         """
         vector = self.plan.vector
         assert vector is not None
-        self.phases = split_phases(self.kernel, None)
+        self.phases = split_phases(self.kernel, None, defers=True)
         name, size = vector.symbol.name, self.size(vector)
         self.line(f"const int64_t units = ({size} + {COLUMN_UNIT - 1}) / {COLUMN_UNIT};")
         with self.block("for (int64_t unit = begin, taken; unit < end; unit += taken)"):
@@ -543,13 +553,19 @@ class KernelWriter(LoopWriter):
     ) -> None:
         """One phase of a reduction that goes through columns side by side."""
         self.column_rows(phase, later, moving, arrays)
-        if not (phase.inner or phase.reduces):
-            return
+        if phase.inner or phase.reduces:
+            with deferred_columns(self, self, phase, arrays):
+                self.write_column_loops(phase, moving, arrays)
+
+    def write_column_loops(self, phase: Phase, moving: set[str], arrays: set[str]) -> None:
+        """A phase's loops over the inner axes, and their results."""
         row = static_product(self.kernel.inner)
         short = self.kernel.narrow or (row is not None and row < 1 << 31)
+        reduces, means = split_means(phase.reduces)
+        phase = replace(phase, reduces=reduces)
         accumulators = {
             reduce.name: column_accumulator(reduce, self.dtypes[reduce.value], short)
-            for reduce in phase.reduces
+            for reduce in reduces
         }
         every = f"for (int64_t c = 0; c < {self.block_width}; ++c)"
         for name, accumulator in accumulators.items():
@@ -576,8 +592,11 @@ class KernelWriter(LoopWriter):
         if bounded:
             self.flush_columns(bounded)
         if self.group > 1 and accumulators:
-            self.join_groups(accumulators)
+            join_groups(self, accumulators, self.group)
         self.finish_columns(phase, accumulators, arrays)
+        for reduce, other in means.items():
+            accumulator = column_accumulator(reduce, self.dtypes[reduce.value], short)
+            self.finish_column(reduce, accumulator, f"{other}_all", arrays)
 
     def column_rows(
         self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]
@@ -587,9 +606,11 @@ class KernelWriter(LoopWriter):
         rows = [s for s in phase.row if varies(s, moving)]
         if not rows:
             return
-        used_later = [s for p in (phase, *later) for s in p.inner] + [
-            s for p in later for s in p.row
-        ]
+        used_later = (
+            [s for p in (phase, *later) for s in p.inner]
+            + [s for p in later for s in p.row]
+            + [s for p in (phase, *later) for d in p.deferrals for s in d.body]
+        )
         kept = [
             s.name
             for s in rows
@@ -650,34 +671,23 @@ class KernelWriter(LoopWriter):
                     self.line(text.format(**both))
                 self.line(f"{name}_part[c] = {accumulator.part[0][2]};")
 
-    def join_groups(self, accumulators: dict[str, Accumulator]) -> None:
-        """Join the columns of each group (`short_groups`), and give all of them the result."""
-        with (
-            self.block(f"for (int64_t c = 0; c < count; c += {self.group})"),
-            self.block(f"for (int64_t other = c + 1; other < c + {self.group}; ++other)"),
-        ):
-            for name, accumulator in accumulators.items():
-                both = places("s", f"{name}_all", "[c]") | places("q", f"{name}_all", "[other]")
-                for text in accumulator.merge:
-                    self.line(text.format(**both))
-        with self.block("for (int64_t c = 0; c < count; ++c)"):
-            for name, accumulator in accumulators.items():
-                for _, suffix, _ in accumulator.state:
-                    array = f"{name}_all{suffix}"
-                    self.line(f"{array}[c] = {array}[c / {self.group} * {self.group}];")
-
     def finish_columns(
         self, phase: Phase, accumulators: dict[str, Accumulator], arrays: set[str]
     ) -> None:
         """Store a phase's results in one array of columns each."""
         for reduce in phase.reduces:
-            final = column_final(accumulators[reduce.name])
-            final = final.format(**places("s", f"{reduce.name}_all", "[c]"))
-            self.line(f"{value_type(reduce.dtype)} {reduce.name}_column[{self.block_width}];")
-            self.line(f"for (int64_t c = 0; c < count; ++c) {reduce.name}_column[c] = {final};")
-            self.replay.values[reduce.name] = reduce.name
-            self.replay.dtypes[reduce.name] = reduce.dtype
-            arrays.add(reduce.name)
+            self.finish_column(reduce, accumulators[reduce.name], f"{reduce.name}_all", arrays)
+
+    def finish_column(
+        self, reduce: Reduce, accumulator: Accumulator, name: str, arrays: set[str]
+    ) -> None:
+        """Store a Reduce's results, from accumulators of this name."""
+        final = column_final(accumulator).format(**places("s", name, "[c]"))
+        self.line(f"{value_type(reduce.dtype)} {reduce.name}_column[{self.block_width}];")
+        self.line(f"for (int64_t c = 0; c < count; ++c) {reduce.name}_column[c] = {final};")
+        self.replay.values[reduce.name] = reduce.name
+        self.replay.dtypes[reduce.name] = reduce.dtype
+        arrays.add(reduce.name)
 
     # The entry
 

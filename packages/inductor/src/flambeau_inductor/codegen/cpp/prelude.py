@@ -404,9 +404,9 @@ INLINE void join_moments(
   #pragma omp simd reduction(+:average)
   for (int c = 0; c < n; ++c) {
     means[c] = (double)firsts[c] + (double)sums[c] / (double)blocks;
-    average += means[c];
+    average += means[c] - ((double)firsts[0] + (double)sums[0] / (double)blocks);
   }
-  average /= n;
+  average = means[0] + average / n; // of equal means that mean
   #pragma omp simd reduction(+:others)
   for (int c = 0; c < n; ++c) {
     const double far = means[c] - average, sum = (double)sums[c];

@@ -21,6 +21,8 @@ import torch
 from flambeau_inductor.codegen.cpp.cpp_types import limits, literal, value_type
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flambeau_inductor.ir import Reduce
 
 LANES = 32
@@ -98,8 +100,8 @@ def accumulator_of(reduce: Reduce, dtype: torch.dtype) -> Accumulator:
         return Accumulator(one, one, (sign,), (f"{{q}} {sign}= {{v}};",), join, join, "{s} != 0")
     if kind == "sum_exp":
         return _exponentials(dtype)
-    if kind == "squared_deviations":
-        return _squares(dtype)
+    if kind in ("squared_deviations", "mean"):
+        return _moments(kind, dtype)
     return _position(kind, dtype)
 
 
@@ -214,8 +216,9 @@ def _exponentials(dtype: torch.dtype) -> Accumulator:
     )
 
 
-def _squares(dtype: torch.dtype) -> Accumulator:
-    """The mean and the squared deviations from it, updated by Welford's rule for one element.
+def _moments(kind: str, dtype: torch.dtype) -> Accumulator:
+    """The mean and the squared deviations from it, updated by Welford's rule for one element. The
+    results of a row with an infinity are NaN, and the mean of an empty one.
 
     A lane sums distances to its first element of a part, and their squares: these cancel little,
     however far the values are from 0.
@@ -229,6 +232,8 @@ def _squares(dtype: torch.dtype) -> Accumulator:
         "{q} += {name}_far * {name}_far;",
     )
     arrays = "{q}, {q_mean}, {q_first}"
+    kept = "{s_mean} / ({s_count} != 0)" if kind == "mean" else "{s}"
+    result = f"({ctype})({kept} + ({{s_mean}} - {{s_mean}}))"
     return Accumulator(
         (("double", "", "0"), ("double", "_mean", "0"), ("double", "_count", "0")),
         (),
@@ -236,13 +241,22 @@ def _squares(dtype: torch.dtype) -> Accumulator:
         ("add_moments({s}, {s_mean}, {s_count}, 0, {v}, 1);",),
         join,
         join,
-        f"({ctype}){{s}}",
+        result,
         lanes=((ctype, "", zero), (ctype, "_mean", zero), (ctype, "_first", zero)),
         lane_take=lane_take,
         lane_join=(
             f"join_moments<{LANES}>({{s}}, {{s_mean}}, {{s_count}}, {arrays}, {{blocks}});",
         ),
     )
+
+
+def split_means(reduces: Sequence[Reduce]) -> tuple[tuple[Reduce, ...], dict[Reduce, str]]:
+    """Reduces without the means of what others take squared deviations of, and these means with the
+    names of those others, whose accumulators hold them.
+    """
+    squares = {r.value: r.name for r in reduces if r.kind == "squared_deviations"}
+    means = {r: squares[r.value] for r in reduces if r.kind == "mean" and r.value in squares}
+    return tuple(reduce for reduce in reduces if reduce not in means), means
 
 
 def column_accumulator(reduce: Reduce, dtype: torch.dtype, short: bool) -> Accumulator:

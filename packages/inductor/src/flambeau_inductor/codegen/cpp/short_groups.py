@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 import sympy
 
 from flambeau_inductor.codegen.cpp.plan import choose_plan
+from flambeau_inductor.codegen.cpp.reductions import places
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, linear_parts
 from flambeau_inductor.ir import Axis, Compute, Constant, Load, Reduce, Store, index_of
 
 if TYPE_CHECKING:
+    from flambeau_inductor.codegen.cpp.reductions import Accumulator
+    from flambeau_inductor.codegen.cpp.writer import LoopWriter
     from flambeau_inductor.ir import LoopKernel, Statement
 
 GROUPS = (2, 4, 8, 16)
@@ -92,3 +95,20 @@ def _by_columns(
         return rest + step * outer.symbol, step == 1
     number = FloorDiv(outer.symbol, sympy.Integer(size))
     return rest + group * number + step * (outer.symbol - size * number), False
+
+
+def join_groups(writer: LoopWriter, accumulators: dict[str, Accumulator], group: int) -> None:
+    """Join the columns of each group, and give all of them the result."""
+    with (
+        writer.block(f"for (int64_t c = 0; c < count; c += {group})"),
+        writer.block(f"for (int64_t other = c + 1; other < c + {group}; ++other)"),
+    ):
+        for name, accumulator in accumulators.items():
+            both = places("s", f"{name}_all", "[c]") | places("q", f"{name}_all", "[other]")
+            for text in accumulator.merge:
+                writer.line(text.format(**both))
+    with writer.block("for (int64_t c = 0; c < count; ++c)"):
+        for name, accumulator in accumulators.items():
+            for _, suffix, _ in accumulator.state:
+                array = f"{name}_all{suffix}"
+                writer.line(f"{array}[c] = {array}[c / {group} * {group}];")

@@ -356,6 +356,7 @@ class KernelWriter(SourceWriter):
 
     def row(self) -> reductions.RowContext:
         """The row that reductions run over."""
+        points = self.inner_points
         return reductions.RowContext(
             self.lanes_fit,
             f"({integer_text(self.inner_points)})",
@@ -364,6 +365,7 @@ class KernelWriter(SourceWriter):
             self.line,
             self.reductions,
             self.tiling.group,
+            not isinstance(points, int) or points > reductions.LONG_LOOP * self.tiling.rblock,
         )
 
     def start_of(self, scan: Scan) -> str:
@@ -527,9 +529,15 @@ class KernelWriter(SourceWriter):
     def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce], backward: bool) -> None:
         """`for` over the row in steps of RBLOCK; each Reduce has a running tile, reduced after."""
         row = self.row()
-        # A sum of exponentials has the greatest element beside it.
-        tops = {r.value: f"{r.name}_all_top" for r in reduces if r.kind == "sum_exp"}
-        extra = [r for r in reduces if r.kind == "max" and r.value in tops and row.group > 1]
+        # A sum of exponentials has the greatest element beside it, squared deviations the mean.
+        beside = {
+            ("max", r.value): f"{r.name}_all_top"
+            for r in reduces if r.kind == "sum_exp" and row.group > 1
+        } | {
+            ("mean", r.value): reductions.mean_of(row, r.name)
+            for r in reduces if r.kind == "squared_deviations"
+        }  # fmt: skip
+        extra = [r for r in reduces if (r.kind, r.value) in beside]
         reduces = [r for r in reduces if r not in extra]
         for reduce in reduces:
             reductions.start(row, reduce, self.dtype_of_value(reduce.value))
@@ -556,9 +564,8 @@ class KernelWriter(SourceWriter):
         self.depth -= 1
         for reduce in (*reduces, *extra):
             dtype = self.dtype_of_value(reduce.value)
-            result = (
-                tops[reduce.value] if reduce in extra else reductions.finish(row, reduce, dtype)
-            )
+            key = reduce.kind, reduce.value
+            result = beside[key] if reduce in extra else reductions.finish(row, reduce, dtype)
             self.line(f"{reduce.name} = {result}")
             replay.values[reduce.name] = reduce.name
             replay.dtypes[reduce.name] = reduce.dtype

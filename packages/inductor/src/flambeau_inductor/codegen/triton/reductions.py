@@ -3,11 +3,13 @@
 A looped reduction has a running tile [XBLOCK, RBLOCK] for each of its accumulators, advanced lane
 by lane, and reduces across the lanes once, behind the loop:
 
-    sum                   v_tile += x
+    sum                   v_tile += x; in a long loop v_tile goes to v_total after every TURN steps,
+                          for rounding errors grow with the number of additions in turn
     sum_exp               the greatest element so far of a few neighbouring lanes, v_top, and their
                           sum of exp(x - v_top)
     squared_deviations    the distances to the lane's first element, v_first: their sum, v_sum, and
                           that of their squares; these cancel little, however far x is from 0
+    mean                  the same without squares
     argmax                the lane's greatest element, and its position v_at
 
 A lane whose row has ended keeps what it has.
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 
 POSITIONS = frozenset(("argmax", "argmin"))
 
+TURN = 32
+"""Float sums of a lane that are added to its total at once."""
+
+LONG_LOOP = 2 * TURN
+"""Steps of a loop whose sums have such totals."""
+
 
 @dataclass(frozen=True)
 class RowContext:
@@ -46,6 +54,8 @@ class RowContext:
     line: Callable[[str], None]
     known: dict[tuple[str, str], str]
     group: int = 1
+    is_long: bool = False
+    """Whether a loop has many steps."""
 
     def inside(self, new: str, old: str) -> str:
         """`new` in the lanes that lie inside the row, `old` outside."""
@@ -54,7 +64,7 @@ class RowContext:
 
 def identity(kind: str, dtype: torch.dtype) -> str:
     """What a reduction starts from, as text."""
-    if kind in ("sum", "any", "squared_deviations"):
+    if kind in ("sum", "any", "squared_deviations", "mean"):
         return "False" if dtype is torch.bool else number(0, dtype)
     if kind in ("prod", "all"):
         return "True" if dtype is torch.bool else number(1, dtype)
@@ -74,9 +84,10 @@ def reduce_row(row: RowContext, kind: str, value: str, dtype: torch.dtype, name:
     """A Reduce of a row that lies in one tile, as an expression."""
     full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
     zero = identity("sum", dtype)
+    if kind == "mean":
+        return _mean_of_row(row, value, dtype, name)
     if kind == "squared_deviations":
-        total = _reduced_once(row, "sum", value, dtype, f"{name}_total")
-        row.line(f"{name}_far = {full} - {total} / {row.length}")
+        row.line(f"{name}_far = {full} - {_mean_of_row(row, value, dtype, f'{name}_mean')}")
         return reduce_tile(row, "sum", row.inside(f"{name}_far * {name}_far", zero), dtype)
     if kind == "sum_exp":
         top = _reduced_once(row, "max", value, dtype, f"{name}_top")
@@ -89,6 +100,20 @@ def reduce_row(row: RowContext, kind: str, value: str, dtype: torch.dtype, name:
         row.known.setdefault((kind.removeprefix("arg"), value), f"{name}_most[:, None]")
         return f"{name}_at[:, None].to(tl.int64)"
     return _reduced_once(row, kind, value, dtype, name)
+
+
+def _mean_of_row(row: RowContext, value: str, dtype: torch.dtype, name: str) -> str:
+    """The mean of a row in one tile, with the mean of the distances to it added: rounding makes it
+    not differ from equal elements.
+    """
+    if ("mean", value) not in row.known:
+        total = _reduced_once(row, "sum", value, dtype, f"{name}_total")
+        row.line(f"{name}_near = {total} / {row.length}")
+        row.line(f"{name}_rest = tl.broadcast_to({value}, [XBLOCK, RBLOCK]) - {name}_near")
+        rest = reduce_tile(row, "sum", row.inside(f"{name}_rest", identity("sum", dtype)), dtype)
+        row.line(f"{name} = {name}_near + {rest} / {row.length}")
+        row.known["mean", value] = name
+    return row.known["mean", value]
 
 
 def _reduced_once(row: RowContext, kind: str, value: str, dtype: torch.dtype, name: str) -> str:
@@ -132,16 +157,23 @@ def _sum_of_weighted(row: RowContext, top: str, sums: str, dtype: torch.dtype, n
 # A row in a loop
 
 
+def _has_total(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> bool:
+    return row.is_long and reduce.kind == "sum" and dtype is torch.float32
+
+
 def start(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
     """The running tiles of a Reduce, before the loop."""
     name, kind, lanes = reduce.name, TRITON_TYPES[dtype], "RBLOCK"
     tiles = {"_tile": (identity(reduce.kind, dtype), kind)}
+    if _has_total(row, reduce, dtype):
+        tiles["_total"] = tiles["_tile"]
     if reduce.kind in POSITIONS:
         tiles["_at"] = (str(2**31 - 1), row.index)
     elif reduce.kind == "sum_exp":
         tiles = {"_top": (identity("max", dtype), kind), "_tile": (identity("sum", dtype), kind)}
         lanes = f"RBLOCK // {row.group}" if row.group > 1 else lanes
-    elif reduce.kind == "squared_deviations":
+    elif reduce.kind in ("squared_deviations", "mean"):
+        tiles = tiles if reduce.kind == "squared_deviations" else {}
         tiles |= {suffix: (identity("sum", dtype), kind) for suffix in ("_first", "_sum")}
         row.line(f"{name}_begun = tl.full([1, 1], 0, tl.int1)")
     for suffix, (first, triton_type) in tiles.items():
@@ -184,19 +216,23 @@ def advance(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> None:
             running: f"{name}_sum",
             f"{name}_top": f"tl.where({name}_grows, {new}, {name}_top)",
         }
-    elif kind == "squared_deviations":
+    elif kind in ("squared_deviations", "mean"):
         first = f"{name}_first"
         row.line(f"{first} = tl.where({name}_begun, {first}, {new})")
         row.line(f"{name}_begun = {name}_begun | True")
         row.line(f"{name}_far = {new} - {first}")
-        updates = {
-            running: f"{running} + {name}_far * {name}_far",
-            f"{name}_sum": f"{name}_sum + {name}_far",
-        }
+        updates = {f"{name}_sum": f"{name}_sum + {name}_far"}
+        if kind == "squared_deviations":
+            updates[running] = f"{running} + {name}_far * {name}_far"
     else:
         updates = {running: combine(kind, running, new, dtype)}
     for tile, text in updates.items():
         row.line(f"{tile} = {row.inside(text, tile)}")
+    if _has_total(row, reduce, dtype):
+        total, zero = f"{name}_total", identity("sum", dtype)
+        row.line(f"{name}_turns = (start // RBLOCK) % {TURN} == {TURN - 1}")
+        row.line(f"{total} = tl.where({name}_turns, {total} + {running}, {total})")
+        row.line(f"{running} = tl.where({name}_turns, {zero}, {running})")
 
 
 def _advance_groups(row: RowContext, name: str, dtype: torch.dtype) -> None:
@@ -230,13 +266,16 @@ def finish(row: RowContext, reduce: Reduce, dtype: torch.dtype) -> str:
         return f"{first_extremes(row, kind, running, f'{name}_at')}[1][:, None].to(tl.int64)"
     if kind == "sum_exp":
         return _sum_of_weighted(row, f"{name}_top", running, dtype, f"{name}_all")
-    if kind == "squared_deviations":
-        return _squares(row, name, TRITON_TYPES[dtype], dtype)
+    if kind in ("squared_deviations", "mean"):
+        _moments(row, name, TRITON_TYPES[dtype], dtype)
+        return _squares(row, name, dtype) if kind == "squared_deviations" else mean_of(row, name)
+    if _has_total(row, reduce, dtype):
+        running = f"{name}_total + {running}"
     return reduce_tile(row, kind, running, dtype)
 
 
-def _squares(row: RowContext, name: str, triton_type: str, dtype: torch.dtype) -> str:
-    """The squared deviations of a row from those of its lanes."""
+def _moments(row: RowContext, name: str, triton_type: str, dtype: torch.dtype) -> None:
+    """Nearly the mean of a row, the distances of lanes' means to it, and what these sum to."""
     row.line(
         f"{name}_count = (({row.length} + RBLOCK - 1 - tl.arange(0, RBLOCK)[None, :]) "
         f"// RBLOCK).to({triton_type})"
@@ -246,11 +285,20 @@ def _squares(row: RowContext, name: str, triton_type: str, dtype: torch.dtype) -
     row.line(f"{name}_middle = {reduce_tile(row, 'sum', weighted, dtype)} / {row.length}")
     # The lanes' means less nearly the row's; what rounding left of the latter is taken out below.
     row.line(f"{name}_shift = ({name}_first - {name}_middle) + {name}_step")
+    row.line(f"{name}_rest = {reduce_tile(row, 'sum', f'{name}_shift * {name}_count', dtype)}")
+
+
+def mean_of(row: RowContext, name: str) -> str:
+    """The mean of what the Reduce `name` has reduced in a loop, a mean or squared deviations."""
+    return f"{name}_middle + {name}_rest / {row.length}"
+
+
+def _squares(row: RowContext, name: str, dtype: torch.dtype) -> str:
+    """The squared deviations of a row from those of its lanes."""
     row.line(
         f"{name}_squares = {name}_tile - {name}_sum * {name}_step "
         f"+ {name}_count * {name}_shift * {name}_shift"
     )
-    row.line(f"{name}_rest = {reduce_tile(row, 'sum', f'{name}_shift * {name}_count', dtype)}")
     squares = reduce_tile(row, "sum", f"{name}_squares", dtype)
     return f"{squares} - {name}_rest * {name}_rest / {row.length}"
 

@@ -98,24 +98,51 @@ def _run(
 def _reduced(writer: Any, reduce: Reduce, values: list[str], dtype: torch.dtype) -> str:
     """A Reduce of the tiles `values`, as an expression."""
     name, kind, row = reduce.name, reduce.kind, writer.row()
-    if kind in ("squared_deviations", "sum_exp"):
-        first = "sum" if kind == "squared_deviations" else "max"
-        known = row.known.get((first, reduce.value))
-        if known is None:
-            known = f"{name}_{first}"
-            writer.line(f"{known} = {_joined(writer, known, first, values, dtype)}")
-            row.known[first, reduce.value] = known
-        far = []
-        for number, value in enumerate(values):
-            far.append(f"{name}_far_{number}")
-            if kind == "sum_exp":
-                writer.line(f"{far[-1]} = tl.exp({value} - {known})")
-            else:
-                writer.line(f"{far[-1]} = {value} - {known} / {row.length}")
-                writer.line(f"{far[-1]} = {far[-1]} * {far[-1]}")
-        return _joined(writer, name, "sum", far, dtype)
+    if kind == "mean":
+        return _mean(writer, reduce.value, values, dtype, name)
+    if kind == "squared_deviations":
+        mean = _mean(writer, reduce.value, values, dtype, f"{name}_mean")
+        far = _each(writer, f"{name}_far", [f"{value} - {mean}" for value in values])
+        squares = _each(writer, f"{name}_square", [f"{each} * {each}" for each in far])
+        return _joined(writer, name, "sum", squares, dtype)
+    if kind == "sum_exp":
+        top = _once(writer, "max", reduce.value, values, dtype, f"{name}_max")
+        weights = _each(writer, f"{name}_far", [f"tl.exp({value} - {top})" for value in values])
+        return _joined(writer, name, "sum", weights, dtype)
     row.known[kind, reduce.value] = name
     return _joined(writer, name, kind, values, dtype)
+
+
+def _once(
+    writer: Any, kind: str, value: str, values: list[str], dtype: torch.dtype, name: str
+) -> str:
+    """A reduction of the tiles `values` that other reductions need too, by the name it has."""
+    known = writer.row().known
+    if (kind, value) not in known:
+        writer.line(f"{name} = {_joined(writer, name, kind, values, dtype)}")
+        known[kind, value] = name
+    return known[kind, value]
+
+
+def _each(writer: Any, name: str, texts: list[str]) -> list[str]:
+    """Names for an expression of each tile."""
+    names = [f"{name}_{number}" for number in range(len(texts))]
+    for each, text in zip(names, texts, strict=True):
+        writer.line(f"{each} = {text}")
+    return names
+
+
+def _mean(writer: Any, value: str, values: list[str], dtype: torch.dtype, name: str) -> str:
+    """The mean of the tiles `values`, with the mean of the distances to it added."""
+    row = writer.row()
+    if ("mean", value) not in row.known:
+        total = _once(writer, "sum", value, values, dtype, f"{name}_total")
+        writer.line(f"{name}_near = {total} / {row.length}")
+        rests = _each(writer, f"{name}_rest", [f"{each} - {name}_near" for each in values])
+        rest = _joined(writer, f"{name}_rest", "sum", rests, dtype)
+        writer.line(f"{name} = {name}_near + {rest} / {row.length}")
+        row.known["mean", value] = name
+    return row.known["mean", value]
 
 
 def _joined(writer: Any, name: str, kind: str, values: list[str], dtype: torch.dtype) -> str:

@@ -136,6 +136,9 @@ LONG_LANES, LONG_TILE = 8192, 1024
 tiles within a row; the points of one.
 """
 
+MOMENTS = ("squared_deviations", "mean")
+"""Reductions whose lanes count their elements."""
+
 GRID_LIMIT = 65535
 """Programs along the second dimension of a grid."""
 
@@ -294,7 +297,7 @@ def _looped(kernel: LoopKernel, static_row: int | None, row: int) -> Tiling:
     many = narrow and rblock == longest
     stores = any(isinstance(s, Store) and s.index.free_symbols & inner for s in kernel.body)
     # Each lane then counts elements that its number does not tell.
-    countable = all(getattr(s, "kind", "") != "squared_deviations" for s in kernel.body)
+    countable = all(getattr(s, "kind", "") not in MOMENTS for s in kernel.body)
     vectors = many and countable and (weighted or stores) and vector_rows(kernel) is not None
     size = 2 if half else 4
     group, step = GROUP_BYTES // size, GROUPED_BYTES // size
