@@ -252,3 +252,33 @@ def test_blocks_that_reach_behind_the_last_position(length: int) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     gradients = [torch.autograd.grad(x.square().sum(), query) for x in (got, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(("length", "width", "value_width"), [(300, 24, 24), (128, 256, 32)])
+def test_operands_at_any_address(
+    dtype: torch.dtype, length: int, width: int, value_width: int, masked: bool
+) -> None:
+    """Queries that begin at no multiple of 16 bytes, keys whose positions are contiguous."""
+
+    def at_an_odd_address(*shape: int) -> torch.Tensor:
+        count = torch.Size(shape).numel()
+        return torch.randn(count + 1, device="cuda").to(dtype)[1:].view(shape)
+
+    seen = create_block_mask(
+        lambda b, h, i, j: (i >= j) & (i - j <= 64), None, None, length, length, device="cuda"
+    )
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return torch.where((i - j).abs() <= 7, s, s - 5)
+
+        return flex_attention(q, k, v, score_mod=score, block_mask=seen if masked else None)
+
+    q, v = at_an_odd_address(2, 3, length, width), at_an_odd_address(2, 3, length, value_width)
+    k = at_an_odd_address(2, 3, width, length).transpose(2, 3)
+    exact = function(q.double(), k.double(), v.double())
+    eager, got = function(q, k, v), flambeau.compile(function, fullgraph=True)(q, k, v)
+    error = (eager.double() - exact).abs().max()
+    assert (got.double() - exact).abs().max() <= 4 * error + 1e-5

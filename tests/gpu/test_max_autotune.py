@@ -385,3 +385,17 @@ def test_integers() -> None:
             ((64, 256), (256, 128)))  # fmt: skip
     ours = flambeau.compile(lambda x, w: torch._int_mm(x, w) + 1, options=ONLY_OURS)(x, w)
     assert torch.equal(ours.cpu(), x.cpu().int() @ w.cpu().int() + 1)
+
+
+@pytest.mark.parametrize("k", [2049, 511])
+def test_narrow_products_of_odd_sizes(k: int) -> None:
+    """Rows of a view with gaps, cast in front of the product."""
+    x = torch.randn(8, k, device="cuda", dtype=torch.float16)
+    w = torch.randint(-128, 128, (255, 2 * k), device="cuda").to(torch.int8)[:, ::2]
+    scale = torch.rand(255, device="cuda", dtype=torch.float16)
+
+    def program(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return F.relu(F.linear(x, w.to(x.dtype)) * scale)
+
+    compiled = flambeau.compile(program, mode="max-autotune-no-cudagraphs", fullgraph=True)
+    close(compiled(x, w, scale), program(x, w, scale))
