@@ -183,3 +183,20 @@ def test_gradients(name, offset) -> None:
         exact = gradient(norm, x.double(), weight)
         excess = farther(gradient(compiled, x, weight), gradient(norm, x, weight), exact)
         assert excess <= 1e-6 * exact.abs().max(), n
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [7, 768, 5003])
+def test_activations_that_are_kept_for_a_norm(n, dtype) -> None:
+    """Rows of GELU are computed once and read again."""
+
+    def activated(x: Tensor) -> Tensor:
+        return layer_norm(F.gelu(x) + F.gelu(x * 2))
+
+    x = torch.randn(40, n).to(dtype)
+    ours, eager, exact = compiled_for_each(activated)(x), activated(x), activated(x.double())
+    assert farther(ours, eager, exact) <= 1e-6
+    weight = torch.randn_like(x)
+    results = [gradient(f, x, weight) for f in (compiled_for_each(activated), activated)]
+    exact = gradient(activated, x.double(), weight)
+    assert farther(*results, exact) <= 1e-6 * exact.abs().max()

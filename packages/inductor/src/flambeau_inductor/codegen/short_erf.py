@@ -41,18 +41,19 @@ def shorten_erf(kernel: LoopKernel) -> LoopKernel:
     if not any(isinstance(each, Compute) and each.op == "erf" for each in kernel.body):
         return kernel
     halves = only_for_halves(kernel.body)
-    sums = {name: x for name, x in sums_of_erf(kernel.body).items() if name in halves}
+    arguments = {s.name: s.args[0] for s in kernel.body if isinstance(s, Compute) and s.op == "erf"}
+    sums = {name: erf for name, erf in sums_of_erf(kernel.body).items() if name in halves}
     body: list[Statement] = []
     for statement in kernel.body:
         if isinstance(statement, Compute) and statement.name in sums:
-            body += _one_plus_erf(statement.name, sums[statement.name])
+            body += _one_plus_erf(statement.name, arguments[sums[statement.name]])
         else:
             body.append(statement)
     return replace(kernel, body=without_unread(body))
 
 
 def sums_of_erf(body: Body) -> dict[str, str]:
-    """The sums 1 + erf(x) whose erf nothing else reads, each with its x."""
+    """The sums 1 + erf(x) whose erf nothing else reads, each with the name of the erf."""
     if not any(isinstance(each, Compute) and each.op == "erf" for each in body):
         return {}
     defined = {name: s for s in body if (name := defined_name(s)) is not None}
@@ -61,8 +62,7 @@ def sums_of_erf(body: Body) -> dict[str, str]:
     for statement in body:
         pair = _erf_and_one(statement, defined) if isinstance(statement, Compute) else None
         if pair is not None and reads[pair[0]] == 1:
-            (x,) = operands(defined[pair[0]])
-            result[statement.name] = x  # type: ignore[union-attr]
+            result[statement.name] = pair[0]  # type: ignore[union-attr]
     return result
 
 

@@ -49,7 +49,7 @@ class CppPrinter:
     `rounded` maps a bfloat16 to the float that it was cast from, in the same scope; `masks` maps a
     condition to a variable with its value in each bit. `gathered` are float16 loads at places that
     differ from element to element: loops with such loads are not vectorised. `sums_of_erf` maps
-    sums 1 + erf(x) to x where nothing else reads the erf.
+    sums 1 + erf(x) to the erf where nothing else reads that: its name holds the sum then.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,9 @@ class CppPrinter:
         if isinstance(statement, Constant):
             self.constants[name] = statement.value
         if name in self.sums_of_erf:
-            value = f"one_plus_erf({self.sums_of_erf[name]})"
+            value = self.renamed.get(self.sums_of_erf[name], self.sums_of_erf[name])
+        elif name in self.sums_of_erf.values():
+            value = value.replace("erf_of(", "one_plus_erf(", 1)
         self.lines.append(f"const {value_type(statement.dtype)} {name} = {value};")  # type: ignore[union-attr]
         if statement.dtype.is_floating_point:  # type: ignore[union-attr]
             if isinstance(statement, Compute) and statement.dtype is torch.bfloat16:
