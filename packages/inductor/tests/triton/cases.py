@@ -123,9 +123,9 @@ class Case:
     """Of sums of thousands of terms, which cancel; else a tenth of the relative error."""
 
 
-def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
+def all_cases() -> Iterator[Case]:
     """Every scalar operator on every dtype it takes; reductions in each form; masks, gathers,
-    symbolic sizes. The interpreter cannot loop over rows of symbolic length.
+    symbolic sizes.
     """
     torch.manual_seed(0)
     yield from scalar_cases()
@@ -136,14 +136,13 @@ def all_cases(symbolic_rows: bool = True) -> Iterator[Case]:
     yield softmax(8, 32)  # tiles that fit exactly
     yield from reduction_cases(4, 64, Tiling(2, 16))
     yield from reduction_cases(3, 0)
-    if symbolic_rows:
-        yield moments(5, 50)
+    yield moments(5, 50)
     yield equal_rows(4095, 40)
     yield softmax(6, 37)
     yield softmax(3, 5000)
     yield softmax(3, 40001)  # reads its rows forward and backward
     yield from ragged_cases(Case)
-    yield from row_share_cases(Case, symbolic_rows)
+    yield from row_share_cases(Case)
     yield from row_tile_cases(Case)
     yield column_sum(4501, 70)
     yield transposed(13, 29)

@@ -20,6 +20,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 import triton.language as tl
+from addresses import within
 from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.interpreter import (
     InterpreterBuilder,
@@ -184,6 +185,8 @@ patch_language = triton_interpreter._patch_lang
 def patch_modules(*modules: types.ModuleType) -> None:
     """Make the language's functions those of the interpreter, for the rest of the process."""
     patch_language(types.SimpleNamespace(__globals__=dict(enumerate(modules))))
+    # A bound of `range` that is an argument is an array of one number, which NumPy takes for none.
+    tl.tensor.__index__ = lambda self: self.handle.data.item()
 
 
 def patch_language_once(function: Any) -> triton_interpreter._LangPatchScope:
@@ -273,10 +276,14 @@ def run(
     meta: dict[str, Any],
 ) -> None:
     """Run the function `name` of `source` over `grid` programs; bool tensors go as bytes. A kernel
-    that a GPU runs with `debug` fails here, too, where an integer overflows or an assertion does.
+    that a GPU runs with `debug` fails here, too, where an assertion does; any kernel does that
+    accesses other memory than its buffers'.
     """
-    options = dataclasses.replace(interpreter_builder.options, debug=bool(meta["debug"]))
-    interpreter_builder.options = options
+    interpreter_builder.options = dataclasses.replace(
+        interpreter_builder.options,
+        debug=bool(meta["debug"]),
+        sanitize_overflow=bool(meta.get("sanitize_overflow")),
+    )
     # Triton reads a kernel's source through its file.
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
         file.write(for_interpreter(source))
@@ -285,7 +292,8 @@ def run(
         module.__dict__["libdevice"] = numpy_libdevice()
         exec(compile(open(file.name).read(), file.name, "exec"), module.__dict__)  # noqa: SIM115
         passed = [b.view(torch.uint8) if is_bytes(b.dtype) else b for b in buffers]
-        getattr(module, name)[grid](*passed, *ints, **meta["constants"])
+        with within(passed, file.name):
+            getattr(module, name)[grid](*passed, *ints, **meta["constants"])
     finally:
         os.unlink(file.name)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 F32, BF16 = torch.float32, torch.bfloat16
 
 
-def row_share_cases(case: Callable[..., Any], symbolic_rows: bool) -> Iterator[Any]:
+def row_share_cases(case: Callable[..., Any]) -> Iterator[Any]:
     """Rows that fill their tiles and others, more shares than rows, no rows, several kinds."""
     for rows, row, shares in ((64, 32, 8), (13, 37, 4), (3, 20, 5), (1030, 7, 16), (0, 9, 3)):
         yield gradients(case, rows, row, shares)
@@ -37,8 +37,7 @@ def row_share_cases(case: Callable[..., Any], symbolic_rows: bool) -> Iterator[A
     yield gradients(case, 600, 1000, 256)
     yield extremes(case, 33, 19, 4)
     yield extremes(case, 33, 19, 4, Tiling(1, 32, True))
-    if symbolic_rows:
-        yield gradients(case, 13, 37, 4, symbolic=True)
+    yield gradients(case, 13, 37, 4, symbolic=True)
 
 
 def joined_shares(kernel: LoopKernel, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
