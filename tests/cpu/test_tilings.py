@@ -4,14 +4,20 @@ that.
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
 import torch
 
+import flambeau
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_inductor.codegen.triton import backend
+from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.spec import Spec
-from tools.tilings.measure import Trial
+from tools.tilings.measure import Trial, tilings_beside
+from tools.tilings.scattered_cases import SCATTERED_CASES
 
 
 def softmax() -> Graph:
@@ -42,3 +48,26 @@ def test_each_trial_writes_other_tiles() -> None:
         texts.add((program.sources[0].text, str(program.kernels[0].meta)))
     assert len(set(tilings)) == len(texts) == 3
     assert (backend.choose_tiling, backend.write_kernel) == before
+
+
+def test_neighbours_of_threads_are_measured_both_ways() -> None:
+    lone = tilings_beside(Tiling(512, warps=4))
+    assert {dataclasses.replace(each, dealt=False) for each in lone} == {
+        each for each in lone if not each.dealt
+    }
+    assert sum(each.dealt for each in lone) == len(lone) / 2
+    assert not any(each.dealt for each in tilings_beside(Tiling(8, 128, lanes=("i1",))))
+
+
+@pytest.mark.parametrize("name", ["flip_bf16", "gather_f16", "mean_pool_odd", "select_bf16"])
+def test_scattered_cases_are_what_their_names_say(name: str, monkeypatch) -> None:
+    case = SCATTERED_CASES[name]
+    randn, randint = torch.randn, torch.randint
+    less = lambda shape: tuple(min(size, 40) for size in shape)  # noqa: E731
+    monkeypatch.setattr(torch, "randn", lambda shape, **more: randn(less(shape), **more))
+    monkeypatch.setattr(
+        torch, "randint", lambda low, high, shape, **more: randint(0, 40, less(shape), **more)
+    )
+    arguments = case.inputs("cpu")
+    compiled = flambeau.compile(case.function, fullgraph=True)
+    torch.testing.assert_close(compiled(*arguments), case.function(*arguments))

@@ -59,7 +59,7 @@ def test_a_result_that_another_stream_reads(cuda_graphs: str) -> None:
         torch.cuda.synchronize()
         close(read, want)
         del after
-    assert_launched(compiled, cuda_graphs)
+    assert_launched(compiled, ALWAYS)
 
 
 def test_saved_tensors_that_another_stream_reads() -> None:

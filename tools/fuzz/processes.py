@@ -1,4 +1,4 @@
-"""Fuzzing in processes of its own: one that crashes or hangs costs the seed that it was at.
+"""Fuzzing in separate processes: one that crashes or hangs costs the seed that it was at.
 
 A process is a module run with seeds as its last arguments. It prints lines of JSON: {"begins": a
 program}, {"error": a message}, and {"seed": ...} with the outcome of each seed.

@@ -3,8 +3,8 @@
 python -m tools.tilings measure --out rows.jsonl [--case softmax ...] [--jobs 8]    needs a GPU
 python -m tools.tilings report rows.jsonl      the chosen tiling of each kernel beside the fastest
 
-The kernels are those of `tools.bench kernels`. Every tiling of a kernel is compiled, then timed on
-the device with a cold L2 cache. Only one process times at a moment.
+The kernels are those of `tools.bench kernels` and of `scattered_cases`. Every tiling of a kernel is
+compiled, then timed on the device with a cold L2 cache. Only one process times at a moment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tools.bench.kernel_cases import KERNEL_CASES
 from tools.checks.command import ROOT
+from tools.tilings.measure import CASES
 
 
 def measure(arguments: argparse.Namespace) -> None:
     """Time the cases in `jobs` processes, and append a row for each kernel and tiling."""
-    cases = arguments.case or list(KERNEL_CASES)
+    cases = arguments.case or list(CASES)
     parts = [cases[start :: arguments.jobs] for start in range(arguments.jobs)]
 
     def run(part: list[str]) -> None:
@@ -70,6 +70,7 @@ def report(arguments: argparse.Namespace) -> None:
 def _text(row: dict[str, Any]) -> str:
     tiling = row["tiling"]
     kind = "persistent" if tiling["persistent"] else " ".join(tiling["lanes"])
+    kind += " dealt" if tiling["dealt"] else ""
     return f"{tiling['xblock']}x{tiling['rblock']}/{tiling['warps']} {kind}".strip()
 
 
@@ -79,7 +80,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("measure")
     one.add_argument("--out", required=True)
-    one.add_argument("--case", action="append", choices=KERNEL_CASES)
+    one.add_argument("--case", action="append", choices=CASES)
     one.add_argument("--jobs", type=int, default=8)
     one.add_argument("--lock", default="tilings.lock", help="the file that timing processes lock")
     one.set_defaults(run=measure)

@@ -11,7 +11,7 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -24,11 +24,14 @@ from flambeau_inductor.codegen.triton.tiling import Tiling, lane_axes, row_axes
 from flambeau_inductor.ir import Load, Store
 from tools.bench.kernel_cases import KERNEL_CASES
 from tools.bench.kernels import call_of
+from tools.tilings.scattered_cases import SCATTERED_CASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from flambeau_inductor.ir import Axis, LoopKernel
+
+CASES = KERNEL_CASES | SCATTERED_CASES
 
 MOST_ELEMENTS = 1 << 14
 """Of a tile: more do not fit into registers."""
@@ -46,9 +49,10 @@ def tilings_beside(chosen: Tiling) -> list[Tiling]:
                 per_thread = elements / (32 * warps)
                 if xblock < 1 or elements > MOST_ELEMENTS or not 1 <= per_thread <= 64:
                     continue
-                other = dataclasses.replace(chosen, xblock=xblock, rblock=rblock, warps=warps)
-                if other not in found:
-                    found.append(other)
+                other = replace(chosen, xblock=xblock, rblock=rblock, warps=warps)
+                # Which neighbours a thread has matters where no vector reads them.
+                turned = [replace(other, dealt=not other.dealt)] if not other.rblock else []
+                found += [each for each in (other, *turned) if each not in found]
     return found
 
 
@@ -123,7 +127,7 @@ def _extent(axes: Sequence[Axis]) -> int:
 
 def measure(case_name: str, lock: Path) -> Iterator[dict[str, Any]]:
     """A row for each kernel of the case and each tiling."""
-    case = KERNEL_CASES[case_name]
+    case = CASES[case_name]
     torch.manual_seed(0)
     arguments = case.inputs("cuda")
     number, most = 0, 1

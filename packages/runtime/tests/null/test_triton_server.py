@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from flambeau_runtime.build import assemblers, triton_compiler
 from flambeau_runtime.build import triton as build
 from flambeau_runtime.build.cubin_usage import Usage
 from flambeau_runtime.build.triton_server import BuildFailed, Server, ServerGone
@@ -160,6 +161,21 @@ def test_an_assembler_that_is_known_to_be_wrong_is_warned_of_once(
     said = [record.getMessage() for record in caplog.records if "ptxas" in record.getMessage()]
     assert len(said) == wrong
     assert all(release in each and "pip install" in each for each in said)
+
+
+def test_what_this_process_chose_is_not_taken_for_the_users_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where kernels are compiled in it, for want of another process."""
+    old, new = (assembler(tmp_path, release) for release in ("12.8.93", "13.0.8"))
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "")
+    monkeypatch.setattr(assemblers, "_installed", lambda: (old, new))
+    monkeypatch.setattr(assemblers, "CALLED", called := set())
+    monkeypatch.setattr(triton_compiler, "CALLED", called)
+    before = assemblers.assemblers()
+    assert triton_compiler._call_the_newest(before["paths"], 13) == (13, 0, 8)
+    assert os.environ["TRITON_PTXAS_PATH"] == new
+    assert assemblers.assemblers() == before
 
 
 def test_assemblers_are_part_of_what_a_kernel_is_built_from(

@@ -40,9 +40,9 @@ def shorten_erf(kernel: LoopKernel) -> LoopKernel:
     """The kernel with each such sum computed in the short way."""
     if not any(isinstance(each, Compute) and each.op == "erf" for each in kernel.body):
         return kernel
-    halves = only_for_halves(kernel.body)
+    narrowed = only_for_halves(kernel.body)
     arguments = {s.name: s.args[0] for s in kernel.body if isinstance(s, Compute) and s.op == "erf"}
-    sums = {name: erf for name, erf in sums_of_erf(kernel.body).items() if name in halves}
+    sums = {name: erf for name, erf in sums_of_erf(kernel.body).items() if name in narrowed}
     body: list[Statement] = []
     for statement in kernel.body:
         if isinstance(statement, Compute) and statement.name in sums:

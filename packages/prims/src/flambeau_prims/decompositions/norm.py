@@ -7,13 +7,12 @@ to x is  rstd * (gw - mean(gw) - xhat * mean(gw * xhat)),  means over what was n
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from flambeau_prims.builder import compute_dtype
-from flambeau_prims.decompositions.reduction import count, divide, mean, variance
+from flambeau_prims.decompositions.reduction import count, divide, mean, nan_with, variance
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
 from flambeau_prims.sizes import Expr
@@ -105,13 +104,8 @@ def _batch_norm_train(
         # There ATen divides a sum: the mean of an infinity is that. Elsewhere it is NaN.
         average = b.where(b.ne(average, average), mean(b, wide, dims), average)
     else:
-        average = _nan_with(b, spread, average)
+        average = nan_with(b, spread, average)
     return _scale_and_shift(b, y, weight, bias, (1,)), average, rstd, spread
-
-
-def _nan_with(b: Builder, spread: Value, average: Value) -> Value:
-    """The mean, NaN where the variance is: ATen's running mean of an infinity."""
-    return b.where(b.ne(spread, spread), math.nan, average)
 
 
 @decomposition(aten._native_batch_norm_legit_functional.default)
@@ -247,7 +241,7 @@ def layer_norm(
     spread, average = variance(b, wide, dims, 0)
     rstd = _reciprocal_deviation(b, spread, eps)
     y = _scale_and_shift(b, _normalized(b, wide, average, rstd, dims), weight, bias, dims)
-    average = _nan_with(b, spread, average)
+    average = nan_with(b, spread, average)
     return y, b.restore(average, dims), b.restore(rstd, dims)
 
 
@@ -326,7 +320,7 @@ def group_norm(
     rstd = _reciprocal_deviation(b, spread, eps)
     weight, bias = _grouped_parameter(b, weight, group), _grouped_parameter(b, bias, group)
     y = _scale_and_shift(b, _normalized(b, wide, average, rstd, dims), weight, bias, (1, 2))
-    return b.reshape(y, x.spec.shape), _nan_with(b, spread, average), rstd
+    return b.reshape(y, x.spec.shape), nan_with(b, spread, average), rstd
 
 
 @decomposition(aten.native_group_norm_backward.default)

@@ -139,8 +139,7 @@ def variance(
         corrected = b.maximum(b.sub(squares, b.mul(rest, shift)), 0.0)
         squares = b.where(is_far, corrected, squares)
         if of_mean:
-            # ATen's running mean takes an infinity that it holds from what follows: NaN.
-            average = b.where(b.ne(squares, squares), math.nan, average)
+            average = nan_with(b, squares, average)
     whole = int(correction)
     if not isinstance(total, Expr):
         freedom: Any = max(total - correction, 0)
@@ -149,6 +148,13 @@ def variance(
     else:
         freedom = total - whole if sizes.gt(total, whole) else 0
     return divide(b, squares, freedom), average
+
+
+def nan_with(b: Builder, spread: Value, average: Value) -> Value:
+    """The mean, NaN where the variance is: ATen's running mean takes an infinity that it holds from
+    what follows.
+    """
+    return b.where(b.ne(spread, spread), math.nan, average)
 
 
 def _times(b: Builder, x: Value, amount: Size, factor: float) -> Value:

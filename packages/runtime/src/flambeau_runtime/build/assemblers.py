@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from flambeau_runtime.build.triton_compiler import CALLED
+
 CHOSEN_BY_USERS = "TRITON_PTXAS_PATH"
 """Triton's own variable. Where it is set, no other program is called."""
 
@@ -33,7 +35,7 @@ def assemblers() -> dict[str, Any]:
     torch's driver is known to load.
     """
     chosen = os.environ.get(CHOSEN_BY_USERS)
-    paths = (chosen,) if chosen else _installed()
+    paths = (chosen,) if chosen and chosen not in CALLED else _installed()
     major = int((torch.version.cuda or "0").partition(".")[0])
     return {"paths": list(paths), "stamps": [_stamp(path) for path in paths], "major": major}
 

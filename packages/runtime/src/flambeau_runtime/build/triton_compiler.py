@@ -32,6 +32,10 @@ IDLE = 120.0
 """Seconds after which the server ends if nothing was asked of it."""
 
 
+CALLED: set[str] = set()
+"""Assemblers that this process has chosen for Triton, in a variable that users set, too."""
+
+
 def compile_kernel(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Facts of a kernel (`entry`, `shared`, `warps`, `scratch`, `assembler`: the version that was
     called) and its cubin.
@@ -69,6 +73,8 @@ def _call_the_newest(paths: list[str], major: int, **_: Any) -> tuple[int, ...]:
         return ()
     usable = [path for path in paths[1:] if () < _version(path) < (major + 1,)]
     newest = max([paths[0], *usable], key=_version)
+    if len(paths) > 1:
+        CALLED.add(newest)
     os.environ["TRITON_PTXAS_PATH"] = newest
     return _version(newest)
 

@@ -1,7 +1,7 @@
 """The part of a loop nest that one Triton program takes: tile sizes, warps, launch grid.
 
-The numbers for pointwise kernels are fitted to times on an H200 (`python -m tools.tilings`): in
-these times, the tile that they choose is at most 3 % behind the best one of each kernel.
+The numbers for pointwise kernels are fitted to times on an H200 (`python -m tools.tilings`): the
+tile that they choose is near the best one of each kernel.
 """
 
 from __future__ import annotations
