@@ -63,6 +63,8 @@ def begin_kernels(program: Program, options: RuntimeOptions) -> Callable[[], dic
         text = program.sources[kernel.source].text
         build = functools.partial(cubin, text, kernel, capability(device), options)
         aligned = build(aligned=True)
+        if aligned.spills and kernel.meta.get("in_registers"):
+            raise ValueError(f"{aligned.stack - aligned.frames} bytes of a thread are spilled")
 
         def unaligned() -> tuple[bytes, str, int]:
             made = build(aligned=False, warps=aligned.warps)
@@ -155,6 +157,20 @@ def cubin(
     return _build_and_store(text, kernel, meta, target, cache, key, aligned=aligned)
 
 
+def _in_registers(build: Callable[[dict[str, Any]], Cubin], meta: dict[str, Any]) -> Cubin:
+    """The kernel with its values in registers, as far as a thread can have so many.
+
+    `ptxas` gives a thread fewer registers where more programs then run at once, and moves values to
+    the stack for it. That is slow, and wrong for some kernels: 12.8, 12.9 and 13.0 put two values
+    into one register where a product of two warps reads numbers one by one, and the second warp
+    reads shared memory out of bounds. A bound keeps `ptxas` from it.
+    """
+    built = build(meta)
+    if built.spills and built.registers < built.most_registers:
+        built = build(meta | {"registers": built.most_registers})
+    return built
+
+
 def _build_and_store(
     text: str,
     kernel: Kernel,
@@ -165,11 +181,11 @@ def _build_and_store(
     *,
     aligned: bool,
 ) -> Cubin:
+    build = functools.partial(build_cubin, text, kernel.name, capability=target, aligned=aligned)
     try:
-        built = build_cubin(text, kernel.name, meta, target, aligned=aligned)
+        built = _in_registers(build, meta)
         while built.spills and built.warps < meta.get("most_warps", 0):
-            wider = meta | {"num_warps": 2 * built.warps}
-            built = build_cubin(text, kernel.name, wider, target, aligned=aligned)
+            built = _in_registers(build, meta | {"num_warps": 2 * built.warps})
     except OSError as error:
         raise CompilerUnusable(f"Triton cannot build kernels: {error}", TRITON_HINT) from error
     if built.scratch > meta.get("scratch", 0):

@@ -33,7 +33,8 @@ def compile(source, target, options):
         compiled.write(f"{os.getpid()} {source.fn()}\\n")
     facts = types.SimpleNamespace(
         name=f"{source.fn()} {os.getpid()} {source.signature} {source.constexprs} {source.attrs}",
-        global_scratch_size=int(os.environ.get("TRITON_PTXAS_PATH", "0").rpartition("_")[2]),
+        global_scratch_size=int("0" + "".join(filter(str.isdigit, os.path.basename(
+            os.environ.get("TRITON_PTXAS_PATH", ""))))),
         shared=target.arch, num_warps=options["num_warps"])
     return types.SimpleNamespace(metadata=facts, asm={"cubin": b"\\x7fELF\\n" * 50_000})
 """,

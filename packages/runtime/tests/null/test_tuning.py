@@ -48,7 +48,7 @@ class FakeBench:
     def identity(self, device: str) -> str:
         return self.device
 
-    def build(self, program: Program):
+    def build(self, program: Program, *, trusted: bool):
         self.built.append(program.name)
         if "unbuilt" in program.name:
             raise ValueError("no such instruction")

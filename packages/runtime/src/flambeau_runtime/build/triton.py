@@ -29,8 +29,8 @@ _LOG = logging.getLogger(__name__)
 RIGHT_SINCE = (12, 9)
 """The version of `ptxas` from which on none of what `assemblers` tells of was seen."""
 
-LOCAL_ARRAYS = 64
-"""Bytes of a thread's stack that are no sign of values that spilled."""
+MOST_REGISTERS, ALL_REGISTERS = 255, 65536
+"""Of a thread; of a multiprocessor, which the threads of a program share."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Cubin:
     stack: int
     scratch: int = 0
     """Bytes of scratch memory per program, whose address is the first hidden argument."""
+    frames: int = 0
+    """Bytes of the stack that are no sign of values that spilled: local arrays, calls."""
 
     def to_bytes(self, binding: str = "") -> bytes:
         """The whole as data: a line of JSON, which holds `binding`, then the image."""
@@ -58,15 +60,19 @@ class Cubin:
             "registers": self.registers,
             "stack": self.stack,
             "scratch": self.scratch,
+            "frames": self.frames,
         }
         return json.dumps(head).encode() + b"\n" + self.image
 
     @property
     def spills(self) -> bool:
-        """Whether values were moved from registers to the stack: it holds more than what functions
-        of the math library keep in arrays there (the reduction of large angles: 40 bytes).
-        """
-        return self.stack > LOCAL_ARRAYS
+        """Whether values were moved from registers to the stack."""
+        return self.stack > self.frames
+
+    @property
+    def most_registers(self) -> int:
+        """What a thread can have in a program of so many warps."""
+        return min(MOST_REGISTERS, ALL_REGISTERS // (32 * self.warps))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Cubin:
@@ -107,6 +113,7 @@ def build_job(
             # Else Triton asserts, where it may assert indices, that no sum of integers wraps.
             "sanitize_overflow": bool(meta.get("sanitize_overflow")),
             "enable_fp_fusion": meta.get("fp_fusion", True),
+            "maxnreg": meta.get("registers"),
         },
         "assemblers": assemblers(),
     }

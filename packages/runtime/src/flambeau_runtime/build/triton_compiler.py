@@ -37,8 +37,8 @@ CALLED: set[str] = set()
 
 
 def compile_kernel(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Facts of a kernel (`entry`, `shared`, `warps`, `scratch`, `assembler`: the version that was
-    called) and its cubin.
+    """Facts of a kernel (`entry`, `shared`, `warps`, `scratch`, `frames`, `assembler`: the version
+    that was called) and its cubin.
     """
     assembler = _call_the_newest(**job["assemblers"])
     import triton
@@ -61,8 +61,20 @@ def compile_kernel(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         "shared": facts.shared,
         "warps": facts.num_warps,
         "scratch": getattr(facts, "global_scratch_size", 0) or 0,
+        "frames": _frames(compiled.asm.get("ptx", "")),
         "assembler": assembler,
     }, compiled.asm["cubin"]
+
+
+_LOCAL_ARRAY = re.compile(r"^\s*\.local\s.*__local_depot\d+\[(\d+)\];", re.MULTILINE)
+
+
+def _frames(ptx: str) -> int:
+    """The bytes of a thread's stack that the text of a kernel asks for: local arrays, as the math
+    library has them where it reduces large angles, and what functions that are called may save.
+    """
+    arrays = sum(-(-int(size) // 8) * 8 for size in _LOCAL_ARRAY.findall(ptx))
+    return arrays + 16 * len(re.findall(r"^\s*\.func\b", ptx, re.MULTILINE))
 
 
 def _call_the_newest(paths: list[str], major: int, **_: Any) -> tuple[int, ...]:
@@ -169,7 +181,7 @@ def _practise(capability: int, assemblers: dict[str, Any]) -> None:
 def _compile_apart(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """`compile_kernel`, with a cache of Triton's that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="flambeau-triton-") as folder:
-        os.environ |= {"TRITON_CACHE_DIR": folder, "TRITON_STORE_BINARY_ONLY": "1"}
+        os.environ["TRITON_CACHE_DIR"] = folder
         return compile_kernel(job)
 
 

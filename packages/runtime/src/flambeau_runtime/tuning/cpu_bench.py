@@ -68,8 +68,9 @@ class CpuBench:
         versions = f"{self.options.isa} {self.options.cxx} {torch.__version__} {__version__}"
         return f"{model_name()} {flags} {self.facts(device)} {settings} {versions}"
 
-    def build(self, program: Program) -> Callable[..., tuple[Any, ...]]:
+    def build(self, program: Program, *, trusted: bool) -> Callable[..., tuple[Any, ...]]:
         """The Program made callable."""
+        del trusted
         return load(program, self.options)
 
     def inputs(self, program: Program, numbers: Sequence[int]) -> list[Any]:

@@ -65,8 +65,14 @@ class CudaBench:
         versions = f"{driver()} {torch.__version__} {version('triton')} {__version__}"
         return f"{known.name} {known.multi_processor_count} {versions} {assemblers()}"
 
-    def build(self, program: Program) -> Callable[..., tuple[Any, ...]]:
-        """The Program, launched kernel by kernel."""
+    def build(self, program: Program, *, trusted: bool) -> Callable[..., tuple[Any, ...]]:
+        """The Program, launched kernel by kernel. Raises ValueError for kernels that spill, unless
+        it is trusted.
+        """
+        if not trusted:
+            refusing = {"in_registers": True}
+            kernels = [dataclasses.replace(k, meta=k.meta | refusing) for k in program.kernels]
+            program = dataclasses.replace(program, kernels=tuple(kernels))
         return load(program, self.options)
 
     def inputs(self, program: Program, numbers: Sequence[int]) -> list[Any]:
