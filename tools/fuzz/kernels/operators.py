@@ -38,7 +38,9 @@ POINTWISE = OperatorClass(
     {i} {+|-|*|&} {i2}
     {i} {+|-|*} {w}
     {i} // {i2}
+    {i} // {i2}.clamp(min=1)
     {i} % {w}
+    {i} % {3|7|-5}
     torch.{bitwise_left_shift|bitwise_right_shift}({i}, {0|1|7|40})
     torch.{bitwise_and|bitwise_or|bitwise_xor|gcd}({i}, {i2})
     torch.{bitwise_not|logical_not}({b})

@@ -43,6 +43,9 @@ NUMBERS = (
 )  # fmt: skip
 """Python numbers, many of them outside of some dtype."""
 
+_DIVISION = re.compile(r" // \w+$| % \D| % 0|fmod|remainder|rounding_mode")
+"""What divides integers by zero: an error on a CPU, any number on a GPU."""
+
 _CHOICE = re.compile(r"\{((?:[^{}]|\{\w+\})*\|(?:[^{}]|\{\w+\})*)\}")
 _INPUT = re.compile(r"<<(.*?); (.*?)(?:; (\w+)(.*?))?>>")
 
@@ -164,6 +167,10 @@ class Chain(Generator):
         expression, used = filled
         text = f"{target} = {expression}"
         if not self._run(text, target):
+            return None
+        result = self.scope[target]
+        whole = not (result.is_floating_point() or result.is_complex())
+        if self.device != "cpu" and whole and _DIVISION.search(expression):
             return None
         self.variables.append(target)
         if template in operators.exact and all(name in self.exact for name in used):

@@ -101,6 +101,17 @@ def test_norms(order: float) -> None:
     )
 
 
+@pytest.mark.parametrize("order", [2, 3, 0.5, 0])
+def test_norms_of_one_number(order: float) -> None:
+    """It is that number's magnitude, also where its square over- or underflows."""
+    x = torch.tensor([1e-30, -3e38, 1e-42, 0.0, float("inf"), float("nan"), -2e25])
+    for dims in ([1], [1, 2]):
+        check(aten.linalg_vector_norm.default, x.reshape(7, 1, 1), order, dims)
+    for each in x:
+        check(aten.linalg_vector_norm.default, each, order)
+        check(aten.norm.Scalar, each.reshape(1), order)
+
+
 def test_logsumexp() -> None:
     for dtype in FLOATS:
         make = Make(6, dtype)

@@ -223,7 +223,7 @@ def _norm(b: Builder, x: Value, order: Any, dims: tuple[int, ...]) -> Value:
         return NotImplemented if empty else b.amax(x, dims) if ord > 0 else b.amin(x, dims)
     if ord == 0:
         return b.sum(b.cast(b.ne(x, 0.0), x.spec.dtype), dims)
-    if ord == 1:
+    if ord == 1 or all(sizes.eq(x.spec.shape[d], 1) for d in dims):  # nothing over- or underflows
         return b.sum(x, dims)
     if ord == 2:
         return b.sqrt(b.sum(b.mul(x, x), dims))
