@@ -191,7 +191,7 @@ KERNEL_CASES: dict[str, KernelCase] = {
         lambda x, y: F.cross_entropy(x, y),
         args(randn(2048, 50257), ints(50257, 2048)),
         training=True,
-        bytes=3 * 2048 * 50257 * 4,
+        bytes=4 * 2048 * 50257 * 4,  # eager's backward does not see later writes to the logits
     ),
     "nearest_entry": KernelCase(
         nearest_entry, args(randn(32768, 64, dtype=HALF), randn(8192, 64, dtype=HALF))
@@ -221,7 +221,7 @@ KERNEL_CASES: dict[str, KernelCase] = {
         rms_norm,
         args(randn(8192, 4096, dtype=HALF), randn(4096, dtype=HALF)),
         training=True,
-        bytes=5 * 8192 * 4096 * 2,
+        bytes=6 * 8192 * 4096 * 2,  # nor this one's to the input
     ),
     "group_norm_silu": KernelCase(
         group_norm_silu, args(randn(16, 320, 64, 64), randn(320), randn(320))

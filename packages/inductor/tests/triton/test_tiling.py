@@ -333,12 +333,31 @@ def window(b: Builder, x: Value, count: int) -> Value:
 
 
 def test_lone_scattered_reads_leave_vectors_of_results_to_threads() -> None:
-    """Sixteen bytes of a flip; four points of what is looked up, for indices are wide, too."""
+    """Sixteen bytes of a flip, or four times as many of narrow ones; four points of what is looked
+    up, for indices are wide, too.
+    """
     places = Value("i", Spec.of((8192, 4096), dtype=torch.int64, device=CUDA))
-    for dtype, each in ((torch.float64, 2), (F32, 4), (BF16, 8), (torch.int8, 8)):
+    for dtype, each in ((torch.float64, 2), (F32, 4), (BF16, 32), (torch.int8, 32)):
         assert tile_of((8192, 4096), dtype, flipped) == (128 * each, 4, False)
         looked_up = tile_of((8192, 4096), dtype, lambda b, x, i: b.gather(x, 1, i), places)
         assert looked_up == (512, 4, False)
+
+
+def test_places_that_come_again_for_each_row_are_dealt_out() -> None:
+    places = Value("i", Spec.of((4096,), dtype=torch.int64, device=CUDA))
+    for dtype in (F32, BF16):
+        chosen = tile_of((8192, 4096), dtype, lambda b, x, i: b.index(x, [None, i]), places)
+        assert chosen == (1024, 4, True)
+
+
+def test_a_program_has_many_points_of_windows_that_lie_anywhere() -> None:
+    places = Value("i", Spec.of((1 << 25,), dtype=torch.int64, device=CUDA))
+
+    def around(b: Builder, x: Value, i: Value) -> Value:
+        parts = [b.gather(x, 0, b.remainder(b.add(i, step), 1000)) for step in range(4)]
+        return functools.reduce(b.add, parts)
+
+    assert tile_of((1 << 25,), F32, around, places) == (4096, 16, True)
 
 
 def test_the_points_of_windows_are_dealt_out_to_threads() -> None:
@@ -362,6 +381,30 @@ def test_neighbours_under_masks_are_dealt_out_but_not_rows_of_vectors(
         return functools.reduce(b.maximum, parts)
 
     assert tile_of((1 << 25,), F32, around)[2] == dealt
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "tile"),
+    [
+        (BF16, (32768, 1024), (1, 1024, 1)),
+        (BF16, (32768, 640), (1, 1024, 1)),
+        (BF16, (65536, 512), (2, 512, 1)),
+        (BF16, (1024, 1024), (1, 1024, 2)),
+        (BF16, (32768, 2048), (1, 2048, 4)),
+        (F32, (32768, 1024), (1, 1024, 2)),
+    ],
+)
+def test_a_warp_keeps_short_rows_of_narrow_elements(
+    dtype: torch.dtype, shape: tuple[int, int], tile: tuple[int, int, int]
+) -> None:
+    x = Value("x", Spec.of(shape, dtype=dtype, device=CUDA))
+    graph = Graph([x])
+    b = Builder(graph.nodes, ["x"])
+    wide = b.cast(x, F32)
+    graph.outputs = [b.sub(wide, b.spread(b.amax(wide, (1,)), (1,), shape))]
+    (kernel,) = compile_graph(graph, InductorOptions()).kernels
+    constants = kernel.meta["constants"]
+    assert (constants["XBLOCK"], constants["RBLOCK"], kernel.meta["num_warps"]) == tile
 
 
 def test_few_scattered_points_are_spread_over_all_threads() -> None:

@@ -50,6 +50,15 @@ NARROW_COLUMNS, FEW_PROGRAMS = 16, 128
 LONE_ROW = 512
 """From this length on, a tile of a persistent reduction is one row."""
 
+WARP_ROW, MANY_ROWS = 1024, 4096
+"""The narrow elements of rows that a warp keeps, and how many rows there are to be; two warps take
+two rows that are only summed. Microseconds on an H200 for bfloat16, and with a warp for 512
+elements of one row:
+
+    layer norm of 1024, of 512, of 1024 behind GELU      34.8, 36.3; 33.5, 41.4; 54.3, 60.4
+    log softmax of 640; softmax, sum of 1024             23.9, 28.2; 34.5, 33.5; 38.4, 41.6
+"""
+
 ROW_PART, LONGEST_TILED_ROW = 4096, 45056
 """Longer rows, of which a program keeps one, are kept in parts of this length; the longest."""
 
@@ -118,12 +127,15 @@ their values stay in registers.
 """
 
 FEW_READS = 2
-"""Of one tensor, for a point. Microseconds on an H200 of tiles of 512 points in 8 warps, dealt out
-(the only one before), and of the one that is chosen; more reads than these below:
+"""Of one tensor, for a point. Microseconds on an H200 of tiles of 512 points in 8 warps, dealt out,
+and of the one that is chosen; more reads than these below:
 
-    flip of bfloat16; unfold of 3 x 3, bfloat16; gather of float16     83, 56; 124, 48; 69, 56
-    maximum of 3 x 3; grid_sample of bfloat16, of float32              135, 126; 78, 65; 102, 100
+    flip of bfloat16; unfold of 3 x 3, bfloat16; gather of float16     83, 50; 124, 48; 69, 56
+    maximum of 3 x 3; grid_sample of bfloat16, of float32              135, 126; 78, 55; 102, 59
 """
+
+MOST_NARROW = 32
+"""Points of a thread that reads lone elements of two bytes or one: 8 of them are a vector."""
 
 MOST_PER_THREAD = 8
 RESIDENT_THREADS = 132 * 2048
@@ -224,19 +236,25 @@ def choose_tiling(kernel: LoopKernel) -> Tiling:
     if tiled is not None:
         return tiled
     if is_kept:
-        return _persistent(row, points)
+        return _persistent(kernel, row, points)
     if _reads_again(kernel) and row > LONG_REREAD_ROW:
         # More threads a row, and so fewer rows at a time: they stay in the second-level cache.
         return Tiling(1, 4096, warps=16)
     return _looped(kernel, row if static else None, row)
 
 
-def _persistent(row: int, points: int) -> Tiling:
-    """Whole rows in registers: 16 elements a thread, or 32 of very long rows. Several rows a tile
-    only if they are short, since vectors along rows would have to be rearranged for them.
+def _persistent(kernel: LoopKernel, row: int, points: int) -> Tiling:
+    """Whole rows in registers: 16 elements a thread, or 32 of very long rows and of many short ones
+    in half precision, which one warp reduces. Else several rows a tile only if they are short,
+    since vectors along rows would have to be rearranged for them.
     """
     rblock = max(1, _power_of_two(row))
     if rblock >= LONE_ROW:
+        streams = _streams(kernel)
+        narrow = 0 < len(streams) <= 2 and all(load.dtype.itemsize <= 2 for load in streams)
+        if narrow and rblock <= WARP_ROW and points >= MANY_ROWS:
+            warps = 1 if _reads_again(kernel) else 2
+            return Tiling(warps * WARP_ROW // rblock, rblock, persistent=True, warps=warps)
         return Tiling(1, rblock, persistent=True, warps=min(32, rblock // 512))
     xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
     return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
@@ -452,20 +470,30 @@ def _points_of_thread(points: int, most: int) -> int:
 
 def _scattered_tiling(kernel: LoopKernel, points: int) -> Tiling:
     """Reads that no vector makes, a point each. Few of them (a flip, a gather): neighbours belong
-    to one thread, which reads indices and writes results by vectors of 16 bytes. Several places of
-    a tensor (a window): what a warp reads at once lies together if neighbours belong to
-    neighbouring threads.
+    to one thread, which reads indices and writes results by vectors, of 16 bytes each. Several
+    places of a tensor (a window), or indices that come again for each row: what a warp reads at
+    once lies together if neighbours belong to neighbouring threads. Windows that lie anywhere
+    (those of grid_sample) share memory if a program has many.
     """
     is_window = max(map(len, _places(kernel).values()), default=0) > FEW_READS
+    places, names = _places_loaded(kernel), {axis.symbol.name for axis in kernel.outer}
+    last = kernel.outer[-1].symbol.name
     written = max(param.dtype.itemsize for param in kernel.params if param.access != "read")
-    if is_window:
-        warps, most = 8, min(4, max(1, TILE_STATEMENTS // len(kernel.body)))
+    dealt = is_window or any(
+        last in (along := names & set(free_names(load.index))) and along != names
+        for load in places
+    )
+    warps = 16 if is_window and places else 8 if is_window else 4
+    if dealt:
+        most = MOST_PER_THREAD if places else 4
+    elif places:
+        most = 4
     else:
-        warps = 4
-        most = 4 if _places_are_read(kernel) else min(MOST_PER_THREAD, max(2, 16 // written))
+        most = max(2, 16 // written) if written >= 4 else MOST_NARROW
+    most = min(most, max(1, TILE_STATEMENTS // len(kernel.body)))
     xblock = 32 * warps * _points_of_thread(points, most)
     xblock = min(xblock, max(32, _power_of_two(points)))
-    return Tiling(xblock, warps=min(warps, xblock // 32), dealt=is_window)
+    return Tiling(xblock, warps=min(warps, xblock // 32), dealt=dealt)
 
 
 def _places(kernel: LoopKernel) -> dict[str, dict[sympy.Expr, None]]:
@@ -540,7 +568,7 @@ def _repeating_axes(kernel: LoopKernel, least: int, hints: _Hints) -> frozenset[
     weights and places once for several points along them. Places that are read from memory lie
     anywhere (those of grid_sample): there, threads wait for memory, and want other threads' work.
     """
-    if len(kernel.outer) < 2 or _access(kernel) == "plain" or _places_are_read(kernel):
+    if len(kernel.outer) < 2 or _access(kernel) == "plain" or _places_loaded(kernel):
         return frozenset()
     names = [axis.symbol.name for axis in kernel.outer]
     extents = {axis.symbol.name: _extent((axis,), hints) for axis in kernel.outer}
@@ -560,19 +588,25 @@ def _repeating_axes(kernel: LoopKernel, least: int, hints: _Hints) -> frozenset[
     return best
 
 
-def _places_are_read(kernel: LoopKernel) -> bool:
-    """Whether the index of a load depends on what another load reads."""
-    read: set[str] = set()
+def _places_loaded(kernel: LoopKernel) -> list[Load]:
+    """The loads that the index of another load depends on."""
+    loads: dict[str, Load] = {}
+    sources: dict[str, set[str]] = {}
+    found: set[str] = set()
     for statement in kernel.body:
         if isinstance(statement, (Store, CheckIndex, Constant)):
             continue
         index = index_of(statement)
-        in_index = set(free_names(index)) if index is not None else set()
-        if isinstance(statement, Load) and in_index & read:
-            return True
-        if isinstance(statement, Load) or (in_index | set(operands(statement))) & read:
-            read.add(statement.name)
-    return False
+        names = set(free_names(index)) if index is not None else set()
+        behind = set().union(*(sources.get(name, ()) for name in names))
+        if isinstance(statement, Load):
+            found |= behind
+            loads[statement.name] = statement
+            behind.add(statement.name)
+        else:
+            behind.update(*(sources.get(name, ()) for name in operands(statement)))
+        sources[statement.name] = behind
+    return [loads[name] for name in sorted(found)]
 
 
 def _work_without(kernel: LoopKernel, axes: frozenset[str]) -> tuple[int, int]:
