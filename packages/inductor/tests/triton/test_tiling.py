@@ -350,6 +350,24 @@ def test_places_that_come_again_for_each_row_are_dealt_out() -> None:
         assert chosen == (1024, 4, True)
 
 
+@pytest.mark.parametrize(("dtype", "warps"), [(F32, 16), (BF16, 8)])
+def test_transposing_tiles_of_wide_elements_have_more_warps(dtype: torch.dtype, warps: int) -> None:
+    def with_transposed(b: Builder, x: Value) -> Value:
+        return b.add(b.cast(x, F32), b.cast(b.permute(x, (1, 0)), F32))
+
+    assert tile_of((8192, 8192), dtype, with_transposed) == (64, warps, False)
+
+
+def test_rows_that_are_looked_up_are_read_by_few_threads() -> None:
+    """Sixteen elements a thread of bfloat16, of which others have eight."""
+    places = Value("i", Spec.of((32768,), dtype=torch.int64, device=CUDA))
+    for dtype, points in ((BF16, 2048), (F32, 1024)):
+        chosen = tile_of((50257, 1024), dtype, lambda b, x, i: b.index(x, [i]), places)
+        assert chosen == (points, 4, False)
+    alone = tile_of((32768, 1024), BF16, lambda b, x: b.cast(b.neg(b.cast(x, F32)), BF16))
+    assert alone == (1024, 4, False)
+
+
 def test_a_program_has_many_points_of_windows_that_lie_anywhere() -> None:
     places = Value("i", Spec.of((1 << 25,), dtype=torch.int64, device=CUDA))
 

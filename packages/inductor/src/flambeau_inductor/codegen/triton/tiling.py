@@ -428,7 +428,9 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
         across = next(axis for axis in kernel.outer if axis.symbol.name == lane)
         fits = points // max(1, _extent((across,), hints)) <= xblock * GRID_LIMIT // 2
         whole = fits and _extent(kernel.outer[-1:], hints) <= xblock
-        return Tiling(xblock, rblock, warps=8, lanes=(lane,), lane_first=whole)
+        wide = xblock == CROSSWISE_TILE[0] and all(p.dtype.itemsize >= 4 for p in kernel.params)
+        warps = MANY_WARPS if wide else 8
+        return Tiling(xblock, rblock, warps=warps, lanes=(lane,), lane_first=whole)
     if _has_long_rows(kernel, hints):
         lane = kernel.outer[-1].symbol.name
         vectors = bool(vector_bounds(kernel, lane))
@@ -454,8 +456,10 @@ def _pointwise(kernel: LoopKernel, points: int, hints: _Hints) -> Tiling:
     vectors = masked and not loads_masked and per_thread >= MOST_PER_THREAD // 2
     if masked and not vectors and any(param.dtype.itemsize >= 4 for param in kernel.params):
         per_thread = min(per_thread, MOST_PER_THREAD // 2)  # masked accesses are narrow ones
-    if not masked and per_thread == MOST_PER_THREAD and _narrowest(kernel) == 1:
-        per_thread *= 2
+    if not masked and per_thread == MOST_PER_THREAD:
+        looks_up = _narrowest(kernel, written=True) <= 2 and _places_loaded(kernel)
+        if looks_up or _narrowest(kernel) == 1:
+            per_thread *= 2
     xblock = min(128 * per_thread, max(32, _power_of_two(points)))
     return Tiling(xblock, warps=max(1, xblock // (32 * per_thread)), vectors=vectors)
 
@@ -539,9 +543,12 @@ def _has_long_rows(kernel: LoopKernel, hints: _Hints) -> bool:
     return len(loads) > 1
 
 
-def _narrowest(kernel: LoopKernel) -> int:
-    """The bytes of the smallest elements, if none have more than two; else 4."""
-    sizes = {param.dtype.itemsize for param in kernel.params}
+def _narrowest(kernel: LoopKernel, *, written: bool = False) -> int:
+    """The bytes of the smallest elements, or of those that are written, if none have more than two;
+    else 4.
+    """
+    params = [param for param in kernel.params if not written or param.access != "read"]
+    sizes = {param.dtype.itemsize for param in params}
     return min(sizes) if max(sizes) <= 2 else 4
 
 
