@@ -197,7 +197,7 @@ def product(a, b, result, KBLOCK: tl.constexpr):
 
 
 def test_registers_are_not_saved_at_the_cost_of_the_stack(tmp_path: Path) -> None:
-    """`ptxas` up to 13.0 gives each thread 80 registers, and a wrong address to every second warp."""
+    """`ptxas` up to 13.0 gives a thread 80 registers, and every second warp a wrong address."""
     meta = {
         "signature": dict.fromkeys(("a", "b", "result"), "*fp16"),
         "constants": {"KBLOCK": 256},

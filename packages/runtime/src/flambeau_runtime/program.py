@@ -88,9 +88,10 @@ class Kernel:
     "unaligned_constants" (those that differ where a pointer is no multiple of 16), "most_warps" (up
     to so many, the kernel is built with more warps if its values do not fit into the registers of
     fewer), "in_registers" (it is refused if they do not fit at last), "fp_fusion" (False: no
-    product is contracted with a sum), "debug" (assertions are checked), "sanitize_overflow" (so are sums of integers that wrap) and "scratch": bytes of
-    scratch memory of one program of the grid. Such a kernel takes no ints, and a launch passes it
-    the scratch memory of all programs as one buffer more, the last.
+    product is contracted with a sum), "debug" (assertions are checked), "sanitize_overflow" (so are
+    sums of integers that wrap) and "scratch": bytes of scratch memory of one program of the grid.
+    Such a kernel takes no ints, and a launch passes it the scratch memory of all programs as one
+    buffer more, the last.
     """
 
     name: str

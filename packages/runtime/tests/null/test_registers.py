@@ -1,4 +1,4 @@
-"""Kernels are built again where values were moved to the stack, with a stand-in for the compiler."""
+"""Kernels are built again where values are on the stack, with a stand-in for the compiler."""
 
 from __future__ import annotations
 

@@ -484,8 +484,7 @@ def _scattered_tiling(kernel: LoopKernel, points: int) -> Tiling:
     last = kernel.outer[-1].symbol.name
     written = max(param.dtype.itemsize for param in kernel.params if param.access != "read")
     dealt = is_window or any(
-        last in (along := names & set(free_names(load.index))) and along != names
-        for load in places
+        last in (along := names & set(free_names(load.index))) and along != names for load in places
     )
     warps = 16 if is_window and places else 8 if is_window else 4
     if dealt:
