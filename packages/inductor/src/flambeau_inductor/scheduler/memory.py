@@ -251,6 +251,14 @@ def bytes_of(lowered: Lowered, name: str) -> int:
 
 def extent_of(spec: Spec, table: SizeTable) -> sympy.Expr:
     """How many elements lie between the first and the last, both counted; 0 if there is none."""
+    static = [
+        (size, stride)
+        for size, stride in zip(spec.shape, spec.stride, strict=True)
+        if isinstance(size, int) and isinstance(stride, int)
+    ]
+    if len(static) == len(spec.shape):
+        empty = any(size == 0 for size, _ in static)
+        return sympy.Integer(0 if empty else 1 + sum((n - 1) * step for n, step in static))
     extent: sympy.Expr = sympy.S.One
     for size, stride in zip(
         table.convert_all(spec.shape), table.convert_all(spec.stride), strict=True

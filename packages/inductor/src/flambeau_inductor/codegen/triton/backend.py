@@ -51,14 +51,18 @@ class TritonBackend:
         sizes.
         """
         names: dict[tuple[LoopKernel, AnyTiling], str] = {}
+        cut: dict[tuple[LoopKernel, object], tuple[LoopKernel, AnyTiling]] = {}
         sources: list[Source] = []
         kernels: list[Kernel] = []
         launches: list[Launch] = []
         for launch in scheduled:
-            tiling = tiling_of(launch)
-            if not isinstance(tiling, MatmulTiling):
-                launch = replace(launch, kernel=unpack_sum(launch.kernel))
-            kernel = launch.kernel
+            form = launch.kernel, launch.tiling
+            if form not in cut:  # the layers of a model have equal kernels
+                tiling = tiling_of(launch)
+                is_product = isinstance(tiling, MatmulTiling)
+                cut[form] = launch.kernel if is_product else unpack_sum(launch.kernel), tiling
+            kernel, tiling = cut[form]
+            launch = replace(launch, kernel=kernel)
             name = names.get((kernel, tiling))
             if name is None:
                 name = names[kernel, tiling] = kernel_name(kernel, len(names))
