@@ -7,7 +7,8 @@ Triton carries one, and so do CUDA builds of torch, NVIDIA's packages and its to
 new one matters: 12.8 loses a move into uniform registers in front of chained matrix products, so
 that attention reads other values than were stored; it reads registers before they are written
 where two numbers become float8; and divides 64-bit numbers by constants wrongly. 12.9 and 13.0 do
-none of this.
+none of this. All three are wrong for some kernels whose values they move to the stack, which
+`cuda._in_registers` avoids.
 """
 
 from __future__ import annotations
