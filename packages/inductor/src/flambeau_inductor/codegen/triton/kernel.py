@@ -27,7 +27,7 @@ from flambeau_inductor.codegen.triton.first_sorted import first_count, write_fir
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles
-from flambeau_inductor.codegen.triton.rounded_products import rounded_products
+from flambeau_inductor.codegen.triton.rounded_products import factors
 from flambeau_inductor.codegen.triton.source_writer import SourceWriter
 from flambeau_inductor.codegen.triton.tiling import (
     apart_axes,
@@ -160,7 +160,7 @@ class KernelWriter(SourceWriter):
         self.filled_loads = filled_loads(kernel)
         self.scalar_rows = bool(tiling.lanes) and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
-        self.rounded_products = rounded_products(kernel.body)
+        self.rounded_products = factors(kernel)
         self.rounded_quotients = set() if strict else _rounded_quotients(kernel.body)
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
