@@ -135,7 +135,7 @@ def run_asm(
     """The one line of PTX that kernels have here: a product of two tiles."""
     if not re.fullmatch(r"mul\.rn\.f(32|64) \$0, \$1, \$2;", text):
         raise NotImplementedError(f"{text} in Triton's interpreter")
-    return AsmResult(self.create_fmul(*operands))
+    return AsmResult(self.binary_op(*operands, np.multiply))
 
 
 InterpreterBuilder.create_inline_asm = run_asm

@@ -160,7 +160,7 @@ class KernelWriter(SourceWriter):
         self.filled_loads = filled_loads(kernel)
         self.scalar_rows = bool(tiling.lanes) and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
-        self.rounded_products = factors(kernel)
+        self.rounded_products = set() if strict else factors(kernel)
         self.rounded_quotients = set() if strict else _rounded_quotients(kernel.body)
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
