@@ -36,12 +36,12 @@ def sibling_views_see_a_write(x):
 
 
 def copies_after_a_write(x):
-    """Of memory with gaps, `slice_scatter` keeps them; of dims of size 1, `zeros_like` the strides."""
+    """`slice_scatter` keeps gaps, `clone` of one row the strides of dims of size 1."""
     x.mul_(2)
     one = x[:, 1:2]
     one.add_(1)
     scattered = torch.slice_scatter(x, torch.zeros_like(x[:1]), 0, 0, 1)
-    return scattered, torch.select_scatter(x, x[0] + 1, 0, 1), x.clone(), one.flip(0)
+    return scattered, torch.select_scatter(x, x[0] + 1, 0, 1), x.clone(), x[:1].clone(), one.flip(0)
 
 
 def input_is_written(x):

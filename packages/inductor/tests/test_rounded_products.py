@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_prims.builder import Builder
+from flambeau_prims.decompositions.reduction import variance
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.spec import Spec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-Build = "Callable[[Builder, Value, Value, Value], Value]"
+Build = Callable[[Builder, Value, Value, Value], Value]
 SHAPE = (6, 33)
 
 
@@ -73,7 +71,6 @@ def test_integers_are_left_alone() -> None:
 @pytest.mark.parametrize("cancels", [True, False])
 def test_products_that_an_earlier_kernel_computed(cancels: bool) -> None:
     """A long row is reduced in parts; a kernel behind them computes the product once more."""
-    from flambeau_prims.decompositions.reduction import variance
 
     def build(b: Builder, x: Value, y: Value, z: Value) -> Value:
         product = b.mul(x, y)

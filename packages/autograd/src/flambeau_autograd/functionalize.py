@@ -352,7 +352,7 @@ class _Functionalizer:
         return self._relaid(value, spec)
 
     def _spread(self, value: Value, spec: Spec) -> Value:
-        """`value` with the strides of `spec`, those that no copy has (gaps, dims of size 1) included.
+        """`value` with the strides of `spec`, also where no copy has them (gaps, dims of size 1).
 
         Eager gives such strides to what it makes of memory with gaps, as `slice_scatter` does.
         """

@@ -1,5 +1,5 @@
-"""Indices that conditions choose: the same elements as the reference evaluator's at every ISA level.
-GCC 12 takes the condition for the index, vectorised 0 or -1.
+"""Indices that conditions choose: the same elements as the reference evaluator's, at every ISA
+level. GCC 12 takes the condition for the index, vectorised 0 or -1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ F32, F64, I64, I32, U8, BOOL = (
 V = symbol("v")
 
 POSITIVE = (
-    Load("v_x", F32, "b1", I0), Constant("zero", F32, 0), Compute("v_c", BOOL, "gt", ("v_x", "zero")),
+    Load("v_x", F32, "b1", I0), Constant("zero", F32, 0),
+    Compute("v_c", BOOL, "gt", ("v_x", "zero")),
 )  # fmt: skip
 ONE, NONE = Constant("one", I64, 1), Constant("none", I64, 0)
 
@@ -81,9 +82,9 @@ def summed() -> LoopKernel:
     """A sum of gathered elements."""
     at = 100 * I0 + R0
     body = (
-        Load("v_x", F32, "b1", at), Constant("zero", F32, 0), Compute("v_c", BOOL, "gt", ("v_x", "zero")),
-        Compute("v", I64, "cast", ("v_c",)), Load("v_t", F32, "b0", V), Reduce("v_r", F32, "sum", "v_t"),
-        Store("b2", I0, "v_r"),
+        Load("v_x", F32, "b1", at), Constant("zero", F32, 0),
+        Compute("v_c", BOOL, "gt", ("v_x", "zero")), Compute("v", I64, "cast", ("v_c",)),
+        Load("v_t", F32, "b0", V), Reduce("v_r", F32, "sum", "v_t"), Store("b2", I0, "v_r"),
     )  # fmt: skip
     described = params((F32, "read"), (F32, "read"), (F32, "write"))
     return LoopKernel("cpu", described, (K0,), axes((I0, K0)), axes((R0, 100)), body)

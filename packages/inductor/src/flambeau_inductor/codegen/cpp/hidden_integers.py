@@ -3,9 +3,9 @@
     v2 = cast v1 (bool) :i64; v3 = load b0[v2]     ->  {}: `v1 ? hidden_1 : hidden_0`
     v4 = where v1 v8 v9; v3 = load b0[v4]          ->  {v8, v9}, where these are constants
 
-Of a choice between 0 and 1, GCC (12 does) takes the condition itself for the index. Vectorised, that
-is 0 or -1: the load reads another element, or what lies before the buffer. It cannot do so with
-variables that it does not know.
+GCC (12 does) takes the condition itself for an index that is chosen between 0 and 1. Vectorised,
+that is 0 or -1: the load reads another element, or memory in front of the buffer. It cannot do so
+with variables that it does not know.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def chosen_integers(body: Body) -> set[str] | None:
     """The constants that conditions choose for an index; None if no index depends on a choice."""
     defined = {name: s for s in body if (name := defined_name(s)) is not None}
-    pending = {name for s in body if (index := index_of(s)) is not None for name in free_names(index)}
+    pending = {
+        name for s in body if (index := index_of(s)) is not None for name in free_names(index)
+    }
     seen: set[str] = set()
     chosen: set[str] = set()
     chooses = False

@@ -25,9 +25,9 @@ from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.filled_loads import filled_loads
 from flambeau_inductor.codegen.triton.first_sorted import first_count, write_first_sorted
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.rounded_products import factors
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles
-from flambeau_inductor.codegen.triton.rounded_products import factors
 from flambeau_inductor.codegen.triton.source_writer import SourceWriter
 from flambeau_inductor.codegen.triton.tiling import (
     apart_axes,
