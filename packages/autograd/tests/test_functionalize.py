@@ -35,6 +35,15 @@ def sibling_views_see_a_write(x):
     return b * 2, a
 
 
+def copies_after_a_write(x):
+    """`slice_scatter` keeps gaps, `clone` of one row the strides of dims of size 1."""
+    x.mul_(2)
+    one = x[:, 1:2]
+    one.add_(1)
+    scattered = torch.slice_scatter(x, torch.zeros_like(x[:1]), 0, 0, 1)
+    return scattered, torch.select_scatter(x, x[0] + 1, 0, 1), x.clone(), x[:1].clone(), one.flip(0)
+
+
 def input_is_written(x):
     x.mul_(2)
     x[1].fill_(-1)
@@ -152,6 +161,7 @@ PROGRAMS = [
     diagonal_is_written,
     as_strided_is_written,
     gapped_view_is_returned,
+    copies_after_a_write,
     out_variant,
     chained_inplace,
     expand_read_after_write,

@@ -86,6 +86,7 @@ class _Functionalizer:
         for value in tape.inputs:
             if isinstance(value, Value):
                 self._own(aliases[value], value)
+        self._of_inputs = frozenset(self._memory)
 
     # Running the tape
 
@@ -117,7 +118,9 @@ class _Functionalizer:
         if not isinstance(out, Value):
             return out
         alias = self._aliases[out]
-        return self._laid_out(self._read(alias), alias.spec)
+        value = self._laid_out(self._read(alias), alias.spec)
+        is_own = alias.parent is None and alias not in self._of_inputs
+        return self._spread(value, alias.spec) if is_own else value
 
     def writes(self) -> list[tuple[Value, Value]]:
         """(input, new contents) for the inputs written to so far."""
@@ -347,6 +350,22 @@ class _Functionalizer:
         if same_layout(value.spec, spec) and not _is_of_a_copy(spec):
             return value  # a dim of size 1 has a stride that no copy gives it
         return self._relaid(value, spec)
+
+    def _spread(self, value: Value, spec: Spec) -> Value:
+        """`value` with the strides of `spec`, also where no copy has them (gaps, dims of size 1).
+
+        Eager gives such strides to what it makes of memory with gaps, as `slice_scatter` does.
+        """
+        if not spec.ndim or _same_strides(value.spec.stride, spec.stride):
+            return value
+        stride = [sizes.hint_of(step) for step in spec.stride]
+        if overlaps([sizes.hint_of(size) for size in spec.shape], stride):
+            return value
+        memory = self._emit(
+            aten.empty_strided.default,
+            list(spec.shape), list(spec.stride), dtype=spec.dtype, device=spec.device,
+        )  # fmt: skip
+        return self._emit(aten.slice_scatter.default, memory, value, 0, 0, spec.shape[0], 1)
 
     def _relaid(self, value: Value, spec: Spec, force: bool = False) -> Value:
         order = dense_order(spec)

@@ -16,6 +16,7 @@ import torch
 from flambeau_inductor.codegen.base import Emitted, backend_for
 from flambeau_inductor.codegen.cpp.fixed_kernels import FIXED_KERNELS, fixed_source
 from flambeau_inductor.codegen.triton.attention_backend import emit_attention
+from flambeau_inductor.codegen.triton.rounded_products import Ancestors
 from flambeau_inductor.codegen.triton.user_kernel import lower_user_launch
 from flambeau_inductor.lowering.elements import host_symbol
 from flambeau_inductor.lowering.extern import op_name
@@ -75,11 +76,16 @@ def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, Sch
         for step, group in enumerate(schedule.groups)
         if not group.is_extern
     }
-    return {
-        step: replace(launch, kernel=replace(launch.kernel, narrow=_is_narrow(launch, lowered)))
-        for step, launch in kernels.items()
-        if launch.kernel.params
-    }
+    contracts = not options.strict and any(k.device != "cpu" for k in kernels.values())
+    ancestors = Ancestors(lowered.nodes if contracts else ())
+
+    def described(step: int, launch: ScheduledKernel) -> ScheduledKernel:
+        replaced = schedule.memory.overwritten(step)
+        rounded = ancestors.rounded(launch, replaced) if contracts else ()
+        narrow = _is_narrow(launch, lowered)
+        return replace(launch, kernel=replace(launch.kernel, narrow=narrow, rounded=rounded))
+
+    return {step: described(step, k) for step, k in kernels.items() if k.kernel.params}
 
 
 def build_attention_kernels(schedule: Schedule) -> dict[int, ScheduledAttention]:

@@ -280,6 +280,7 @@ class LoopKernel:
         default=(), compare=False
     )  # per size: a known divisor (1 if none)
     shares: Integer = 0  # of the outer points, for ColumnReduces; 0 if there are none
+    rounded: tuple[str, ...] = ()  # products that no compiler may contract with a sum
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,27 @@ def multiply_bfloat16(create_dot: Any) -> Any:
     return multiply
 
 
+class AsmResult:
+    """What a line of PTX gives: the handle of its one result."""
+
+    def __init__(self, handle: TensorHandle) -> None:
+        self.handle = handle
+
+    def get_result(self, number: int) -> TensorHandle:
+        """The handle; IndexError for any other than the first."""
+        return (self.handle,)[number]
+
+
+def run_asm(
+    self: InterpreterBuilder, text: str, constraints: str, operands: Sequence[Any], *_: Any
+) -> AsmResult:
+    """The one line of PTX that kernels have here: a product of two tiles."""
+    if not re.fullmatch(r"mul\.rn\.f(32|64) \$0, \$1, \$2;", text):
+        raise NotImplementedError(f"{text} in Triton's interpreter")
+    return AsmResult(self.binary_op(*operands, np.multiply))
+
+
+InterpreterBuilder.create_inline_asm = run_asm
 InterpreterBuilder.create_dot = multiply_bfloat16(InterpreterBuilder.create_dot)
 
 

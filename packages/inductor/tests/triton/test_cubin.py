@@ -22,7 +22,8 @@ from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
-from flambeau_runtime.build.triton import Cubin, build_cubin
+from flambeau_runtime.build.triton import Cubin, build_cubin, build_job
+from flambeau_runtime.build.triton_compiler import compile_kernel
 from flambeau_runtime.cuda import cubin
 from flambeau_runtime.options import RuntimeOptions
 from flambeau_runtime.program import Kernel
@@ -110,6 +111,40 @@ def test_products_are_contracted_unless_numerics_are_strict() -> None:
         options = InductorOptions(numerics=numerics)
         emitted = TritonBackend().emit([launch], options)
         assert emitted.kernels[0].meta.get("fp_fusion", True) is contracts
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit"), [(torch.float32, "f32"), (torch.float64, "f64")], ids=str
+)
+def test_products_that_cancel_are_rounded(
+    dtype: torch.dtype, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with the library's product, which takes subnormal numbers for 0."""
+    import triton
+
+    compiled: list[triton.compiler.CompiledKernel] = []
+    compile_source = triton.compile
+
+    def compile_and_keep(*args: object, **kwargs: object) -> object:
+        compiled.append(compile_source(*args, **kwargs))
+        return compiled[-1]
+
+    monkeypatch.setattr(triton, "compile", compile_and_keep)
+    specs = [Spec.of((8, 64), dtype=dtype, device=torch.device("cuda:0"))] * 3
+    for rounds in (False, True):
+        graph = Graph([Value(name, spec) for name, spec in zip("xyz", specs, strict=True)])
+        b = Builder(graph.nodes, "xyz")
+        x, y, z = graph.inputs
+        product = b.mul(x, y)
+        most = b.spread(b.amax(product, (1,)), (1,), (8, 64))
+        graph.outputs = [b.sub(product, most if rounds else z)]
+        program = compile_graph(graph, InductorOptions())
+        (kernel,) = program.kernels
+        text = program.sources[kernel.source].text
+        compile_kernel(build_job(text, kernel.name, kernel.meta, 90))
+        instructions = compiled[-1].asm["ptx"].split()
+        assert (f"mul.rn.{unit}" in instructions) is rounds
+        assert (f"fma.rn.{unit}" in instructions) is not rounds
 
 
 @pytest.mark.parametrize("most", [1, 8])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
-from one_op import Make, check
+from one_op import Make, check, decomposed
 
 from flambeau_prims.decompositions.pointwise import COMPARISONS, FLOAT_UNARY, ROUNDING
+from flambeau_prims.evaluate import run_graph
+from flambeau_prims.primitives import PRIMS
 
 aten = torch.ops.aten
 
@@ -324,3 +327,16 @@ def test_addr() -> None:
             make(4),
             beta=0,
         )
+
+
+def test_sinc_beside_0_where_sines_of_subnormal_numbers_are_0() -> None:
+    """As those of a GPU are."""
+    tiny = torch.finfo(torch.float32).tiny
+    x = torch.tensor([1e-45, -1e-40, 3e-39, 1e-38, 1e-30, 1e-20, 0.0, -0.0])
+    graph, tensors = decomposed(aten.sinc.default, (x,), {}, [x])
+    (sine,) = (node for node in graph.nodes if node.op is PRIMS["sin"])
+    sine.op = dataclasses.replace(
+        PRIMS["sin"], reference=lambda x: torch.where(x.abs() < tiny, 0.0, x).sin()
+    )
+    (result,) = run_graph(graph, tensors)
+    assert torch.equal(result, torch.ones(8))

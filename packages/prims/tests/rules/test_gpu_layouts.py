@@ -122,6 +122,41 @@ def test_one_kernel_over_lists_keeps_strides_of_dims_of_size_1() -> None:
     assert out.stride == (1, 1)
 
 
+LAST = (60, 1, 12, 3)
+"""The strides of an image [2, 3, 5, 4] whose channels lie side by side."""
+
+
+@pytest.mark.parametrize("name", ["reflection_pad2d", "replication_pad2d"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_borders(name: str, dtype: torch.dtype) -> None:
+    """Row-major, as an H200 gives them with torch 2.11; a CPU keeps the memory format."""
+    op, padding = getattr(aten, name).default, (1, 2, 1, 0)
+    spec = _spec((2, 3, 5, 4), LAST, dtype=dtype)
+    out = infer(op, (spec, padding))
+    assert (out.shape, out.stride) == ((2, 3, 6, 7), (126, 42, 7, 1))
+    on_cpu = infer(op, (spec.replace(device=torch.device("cpu")), padding))
+    assert on_cpu.stride == (126, 1, 21, 3)
+    backward = getattr(aten, f"{name}_backward").default
+    assert infer(backward, (out, spec, padding)).stride == (60, 20, 4, 1)
+
+
+def test_batch_norms() -> None:
+    """cuDNN's (of float32) are row-major or channels-last; others (of bfloat16) keep the layout. As
+    an H200 gives them with torch 2.11.
+    """
+    columns = (60, 20, 1, 5)
+
+    def strides(stride: tuple[int, ...], dtype: torch.dtype, name: str, *rest: Any) -> Any:
+        spec, channels = _spec((2, 3, 5, 4), stride, dtype=dtype), _spec((3,))
+        args = (spec, channels, channels, channels, channels, True, 0.1, 1e-5, *rest)
+        return infer(getattr(aten, name).default, args)[0].stride
+
+    assert strides(columns, torch.float32, "cudnn_batch_norm") == (60, 20, 4, 1)
+    assert strides(LAST, torch.float32, "cudnn_batch_norm") == LAST
+    for stride in (columns, LAST):
+        assert strides(stride, torch.bfloat16, "native_batch_norm") == stride
+
+
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_places_are_columns(size: int) -> None:
     out = infer(aten.nonzero_static.default, (_spec((5, 2)),), {"size": size})

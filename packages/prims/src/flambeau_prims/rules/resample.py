@@ -184,9 +184,8 @@ def _padded(self: Spec, padding: Sizes, spatial: int, reflects: bool) -> tuple[S
 
 @rule(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
 def reflection_pad(self: Spec, padding: Sizes) -> Spec:
-    """Mirrored at the borders, in self's memory format (row-major in 3d on a GPU)."""
-    shape = _padded(self, padding, len(padding) // 2, reflects=True)
-    return formatted(self, shape) if len(padding) == 4 else _formatted_on_cpu(self, shape)
+    """Mirrored at the borders, in self's memory format (row-major on a GPU)."""
+    return _formatted_on_cpu(self, _padded(self, padding, len(padding) // 2, reflects=True))
 
 
 @rule(

@@ -49,7 +49,8 @@ class CppPrinter:
     `rounded` maps a bfloat16 to the float that it was cast from, in the same scope; `masks` maps a
     condition to a variable with its value in each bit. `gathered` are float16 loads at places that
     differ from element to element: loops with such loads are not vectorised. `sums_of_erf` maps
-    sums 1 + erf(x) to the erf where nothing else reads that: its name holds the sum then.
+    sums 1 + erf(x) to the erf where nothing else reads that: its name holds the sum then. `hidden`
+    maps integers to variables that hold them, which `chosen` constants are (`hidden_integers`).
     """
 
     def __init__(self) -> None:
@@ -66,6 +67,8 @@ class CppPrinter:
         self.masks: dict[str, str] = {}
         self.gathered: frozenset[str] = frozenset()
         self.sums_of_erf: dict[str, str] = {}
+        self.chosen: frozenset[str] = frozenset()
+        self.hidden: dict[int, str] = {}
 
     def bind(self, statement: Statement, value: str) -> str:
         """`const T name = value;`"""
@@ -75,6 +78,8 @@ class CppPrinter:
         self.truncated.pop(name, None)
         if isinstance(statement, Constant):
             self.constants[name] = statement.value
+            if name in self.chosen and statement.value in self.hidden:
+                value = f"({value_type(statement.dtype)}){self.hidden[int(statement.value)]}"
         if name in self.sums_of_erf:
             value = self.renamed.get(self.sums_of_erf[name], self.sums_of_erf[name])
         elif name in self.sums_of_erf.values():
@@ -221,7 +226,10 @@ class CppPrinter:
             value, wide = self.truncated[x]  # the integer exactly, so `to` rounds once
             return self.cast(value, wide, to)
         if source == torch.bool:  # a selection is vectorised where the conversion of a mask is not
-            return f"{x} ? {literal(1, to)} : {literal(0, to)}"
+            one, zero = literal(1, to), literal(0, to)
+            if self.hidden and not to.is_floating_point:
+                one, zero = (f"({storage_type(to)}){self.hidden[number]}" for number in (1, 0))
+            return f"{x} ? {one} : {zero}"
         if x in self.rounded and to in (torch.float32, torch.float64):
             return self.cast(f"rounded_bfloat16({self.rounded[x]})", torch.float32, to)
         if x in self.gathered:

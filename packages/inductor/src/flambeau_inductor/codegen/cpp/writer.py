@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import literal, storage_type, value_type
+from flambeau_inductor.codegen.cpp.hidden_integers import chosen_integers, hidden_values
 from flambeau_inductor.codegen.cpp.plan import static_product
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.codegen.short_erf import sums_of_erf
@@ -108,6 +109,7 @@ class LoopWriter:
             )
         self.size_declarations()
         self.bound_declarations()
+        self.hidden_declarations()
         if self.checked:
             self.line("int64_t bad = 0;")
 
@@ -129,6 +131,17 @@ class LoopWriter:
                 bound = self.printer.bounds[s.name] = f"{s.name}_bound"
                 text = literal(s.value, s.dtype)
                 self.line(f'{value_type(s.dtype)} {bound} = {text}; __asm__("" : "+m"({bound}));')
+
+    def hidden_declarations(self) -> None:
+        """Integers that are chosen for an index, hidden from the compiler (`hidden_integers`)."""
+        chosen = chosen_integers(self.kernel.body)
+        if chosen is None:
+            return
+        self.printer.chosen = frozenset(chosen)
+        self.printer.hidden = hidden_values(self.kernel.body, chosen)
+        for number, name in self.printer.hidden.items():
+            text = literal(number, torch.int64)
+            self.line(f'int64_t {name} = {text}; __asm__("" : "+r"({name}));')
 
     def size_declarations(self) -> None:
         """The symbolic sizes as C constants."""

@@ -25,6 +25,7 @@ from flambeau_inductor.codegen.triton import reductions
 from flambeau_inductor.codegen.triton.filled_loads import filled_loads
 from flambeau_inductor.codegen.triton.first_sorted import first_count, write_first_sorted
 from flambeau_inductor.codegen.triton.ops import POINTER_TYPES, TRITON_TYPES, TritonOps
+from flambeau_inductor.codegen.triton.rounded_products import factors
 from flambeau_inductor.codegen.triton.row_shares import take, write_shares
 from flambeau_inductor.codegen.triton.row_tiles import write_row_tiles
 from flambeau_inductor.codegen.triton.source_writer import SourceWriter
@@ -159,6 +160,7 @@ class KernelWriter(SourceWriter):
         self.filled_loads = filled_loads(kernel)
         self.scalar_rows = bool(tiling.lanes) and tiling.xblock == 1
         self.constants = {s.name: float(s.value) for s in kernel.body if isinstance(s, Constant)}
+        self.rounded_products = set() if strict else factors(kernel)
         self.rounded_quotients = set() if strict else _rounded_quotients(kernel.body)
         self.reduced = 0
         self.reductions: dict[tuple[str, str], str] = {}
@@ -197,6 +199,11 @@ class KernelWriter(SourceWriter):
     def rounds_quotient(self, a: str, b: str) -> bool:
         """Whether what one value divides another to reaches memory in half precision only."""
         return (a.removesuffix(self.part_suffix), b) in self.rounded_quotients
+
+    def rounds_product(self, a: str, b: str) -> bool:
+        """Whether a product is rounded before a sum reads it."""
+        suffix = self.part_suffix
+        return (a.removesuffix(suffix), b.removesuffix(suffix)) in self.rounded_products
 
     def masks(self, index: sympy.Expr, dtype: torch.dtype) -> list[str]:
         """The tile masks a load needs: over rows if rows vary, over lanes if lanes do."""

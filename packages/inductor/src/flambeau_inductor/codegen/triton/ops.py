@@ -267,6 +267,11 @@ class TritonOps:
                 return f"{self.writer.helper('divide_by_row')}({a}, {b}, {rounded})"
         return _div(a, b, dtype)
 
+    def mul(self, a: str, b: str, dtype: torch.dtype) -> str:
+        if dtype.is_floating_point and self.writer.rounds_product(a, b):
+            return _rounded_product(a, b, dtype)
+        return f"({a} * {b})"
+
     def pow(self, a: str, b: str, dtype: torch.dtype) -> str:
         if dtype.is_floating_point:
             return f"libdevice.pow({a}, {b})"
@@ -286,6 +291,15 @@ def number(value: Number, dtype: torch.dtype) -> str:
 
 
 # Operators that are expressions of their operands
+
+
+def _rounded_product(a: str, b: str, dtype: torch.dtype) -> str:
+    """A product that no compiler contracts with a sum; libdevice's flushes subnormal numbers."""
+    kind, letter = ("f64", "d") if dtype is torch.float64 else ("f32", "f")
+    return (
+        f'tl.inline_asm_elementwise("mul.rn.{kind} $0, $1, $2;", "={letter},{letter},{letter}", '
+        f"[{a}, {b}], dtype={TRITON_TYPES[dtype]}, is_pure=True, pack=1)"
+    )
 
 
 def _sign(x: str, dtype: torch.dtype) -> str:
@@ -355,7 +369,7 @@ _IN_LIBDEVICE = (
     "tanh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2", "copysign",
 )  # fmt: skip
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
+    "add": "+", "sub": "-", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
     "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "shift_left": "<<",
     "shift_right": ">>",
 }  # fmt: skip

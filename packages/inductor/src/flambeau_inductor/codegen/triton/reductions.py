@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 POSITIONS = frozenset(("argmax", "argmin"))
 
+SUBTRACTING = frozenset(("sum_exp", "squared_deviations", "mean", "logaddexp"))
+"""Kinds, of scans too, that subtract from the elements a number that these are reduced to."""
+
 TURN = 32
 """Float sums of a lane that are added to its total at once."""
 

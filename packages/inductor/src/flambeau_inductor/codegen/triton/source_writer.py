@@ -67,6 +67,10 @@ class SourceWriter(ABC):
         """Whether what one value divides another to reaches memory in half precision only."""
         return False
 
+    def rounds_product(self, a: str, b: str) -> bool:
+        """Whether a product is rounded before a sum reads it (`rounded_products`)."""
+        return False
+
     def scalar_pointer(self, buffer: str, index: sympy.Expr) -> str | None:
         """One address for what a program reads once; None where tiles of addresses do."""
         return None
