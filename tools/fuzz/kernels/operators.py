@@ -172,6 +172,8 @@ POOLS = OperatorClass(
 
 INDEXING = OperatorClass(
     exact=_lines("""
+    <<(2,); {f}.dtype>>[({f} > 0).long()]
+    <<(3,); {f}.dtype>>[torch.where({f} > 0, {0|1|-1}, 2)]
     {a}[<<({s},); torch.int64; within {a}.shape[0]>>]
     {a}[:, <<({s},); torch.int{32|64}; within {a}.shape[1]>>]
     torch.gather({a}, {d}, <<{a}.shape; torch.int64; below {a}.shape[{d}]>>)
