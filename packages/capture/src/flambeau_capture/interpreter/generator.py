@@ -186,16 +186,18 @@ class InterpretedGenerator(Proxy):
         _, frame.ip = frame.code.instructions[frame.ip - 2]  # the end of this yield's SEND
         return None, True
 
-    def close(self) -> None:
-        """Raise GeneratorExit in the generator."""
+    def close(self) -> Any:
+        """Raise GeneratorExit in the generator; from 3.13 on, what it then returns."""
         _check_not_running(self)
         if self.finished or not self.started:
             self._finish()
-            return
+            return None
         try:
             self._resume(self._closing(self._delegate(), GeneratorExit()))
-        except (GeneratorExit, StopIteration):
-            return
+        except GeneratorExit:
+            return None
+        except StopIteration as stop:
+            return stop.value if VERSION >= (3, 13) else None
         raise RuntimeError("generator ignored GeneratorExit")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
