@@ -8,6 +8,7 @@ import enum
 import math
 import sys
 import types
+import warnings
 
 import capture_harness
 import pytest
@@ -180,6 +181,41 @@ def f_locals_takes_new_names(x):
     seen = sys._getframe().f_locals
     seen["absent"] = 3
     return x, sorted(sys._getframe().f_locals), "absent" in locals()
+
+
+# ---------------------------------------------------------------- warnings: since 3.12
+
+
+def inverts_a_bool(x):
+    few = x.shape[0] == 3
+    return x + ~few, ~few
+
+
+def throws_parts(x):
+    def generator():
+        try:
+            yield x
+        except ValueError as error:
+            yield x + 1, str(error)
+
+    started = generator()
+    next(started)
+    return started.throw(ValueError, "text")
+
+
+def _warned(fn, *args):
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        result = fn(*args)
+    return result, [(str(item.message), item.filename, item.lineno) for item in record]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("fn", [inverts_a_bool, throws_parts], ids=lambda fn: fn.__name__)
+def test_deprecated_operations_warn_at_their_line_in_each_call(fn, dynamic):
+    captured = compiled(fn, dynamic=dynamic)
+    for _ in range(3):
+        same(_warned(captured, torch.arange(3.0)), _warned(fn, torch.arange(3.0)))
 
 
 @pytest.mark.parametrize("steps", [None, 4, 9, 15])
