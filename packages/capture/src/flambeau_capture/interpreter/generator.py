@@ -7,6 +7,7 @@ Native code (list, zip, sum) may consume one: each `__next__` resumes the interp
 from __future__ import annotations
 
 import types
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode.instructions import VERSION
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.code.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
 
+_THROW_OF_PARTS = (
+    "the (type, exc, tb) signature of throw() is deprecated, use the single-arg signature instead."
+)
+"""How CPython warns from 3.12 on."""
 _ATTRIBUTES = frozenset(dir(types.GeneratorType))
 _NAMES = {"__name__": "name", "__qualname__": "qualified_name"}
 """Attributes of generators that a program can set, and the fields that hold them."""
@@ -124,9 +129,11 @@ class InterpretedGenerator(Proxy):
         self.frame.stack.append(value)
         return self._resume(None)
 
-    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
-        """Raise in the generator where it is suspended."""
-        error = _as_exception(self.frame.machine, kind, value)
+    def throw(self, kind: Any, *details: Any) -> Any:
+        """Raise in the generator where it is suspended; `details`: a value and a traceback."""
+        if details and VERSION >= (3, 12):
+            self.frame.machine.call(warnings.warn, (_THROW_OF_PARTS, DeprecationWarning), {})
+        error = _as_exception(self.frame.machine, kind, details[0] if details else None)
         _check_not_running(self)
         if self.finished or not self.started:
             self._finish()
@@ -186,16 +193,18 @@ class InterpretedGenerator(Proxy):
         _, frame.ip = frame.code.instructions[frame.ip - 2]  # the end of this yield's SEND
         return None, True
 
-    def close(self) -> None:
-        """Raise GeneratorExit in the generator."""
+    def close(self) -> Any:
+        """Raise GeneratorExit in the generator; from 3.13 on, what it then returns."""
         _check_not_running(self)
         if self.finished or not self.started:
             self._finish()
-            return
+            return None
         try:
             self._resume(self._closing(self._delegate(), GeneratorExit()))
-        except (GeneratorExit, StopIteration):
-            return
+        except GeneratorExit:
+            return None
+        except StopIteration as stop:
+            return stop.value if VERSION >= (3, 13) else None
         raise RuntimeError("generator ignored GeneratorExit")
 
     def __reduce_ex__(self, protocol: Any) -> Any:

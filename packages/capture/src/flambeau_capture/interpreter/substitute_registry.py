@@ -277,7 +277,7 @@ def stub_of(function: types.FunctionType) -> types.FunctionType:
 
 def _raise_refusal(function: Any, parameters: _Parameters, args: Args, kwargs: Kwargs) -> NoReturn:
     """Raise CPython's error: it checks the number and the names before any value."""
-    first: list[Any] = [None for _ in args]
+    first: list[Any] = [() for _ in args]  # `sorted` makes a list of it before it checks names
     receiver = parameters.receiver
     if receiver is not None and args:
         first[0] = args[0] if _is_other(args[0], receiver) else receiver()

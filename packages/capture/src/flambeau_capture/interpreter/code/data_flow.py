@@ -42,7 +42,7 @@ _USES = frozenset(
         "MAKE_CELL",
     }
 )
-_SEES_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+_SEES_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 _CACHE: dict[int, tuple[weakref.ref[types.CodeType], list[int]]] = {}
 _LOCK = fork_safe_lock()
 

@@ -162,7 +162,7 @@ def match_group(error: Any, wanted: Any) -> tuple[Any, Any]:
     if isinstance(error, wanted):
         if isinstance(error, BaseExceptionGroup):
             return None, error
-        return None, BaseExceptionGroup("", [error])
+        return None, BaseExceptionGroup("", (error,))
     if isinstance(error, BaseExceptionGroup):
         taken, rest = error.split(wanted)
         return rest, taken

@@ -28,6 +28,7 @@ from flambeau_capture.interpreter.semantics.items import (
     starred,
     store_item,
 )
+from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.interpreter.values.lazy_values import read_texts, realize_arguments
 from flambeau_capture.reasons import GraphBreak
 
@@ -78,6 +79,8 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
     above, below = stack.pop(), stack.pop()
     function = below if NULL_AFTER else above
     kwargs = dict(kwargs if isinstance(kwargs, dict) else native_iterable(machine, kwargs))
+    if not all(isinstance(key, (str, Proxy)) for key in kwargs):
+        raise TypeError("keywords must be strings")
     if type(args) is not tuple:
         items = starred(machine, args)
         if items is None:
@@ -243,9 +246,22 @@ def IMPORT_FROM(frame: Frame, arg: str) -> None:
     except AttributeError:
         found = sys.modules.get(f"{module.__name__}.{arg}")
         if found is None:
-            message = f"cannot import name {arg!r} from {module.__name__!r}"
-            raise ImportError(message, name=module.__name__) from None
+            _raise_import_error(module, arg)
     frame.stack.append(found)
+
+
+_NAMING = ("__name__", "__spec__", "__file__")
+"""What CPython reads of a module to say which it is."""
+
+
+def _raise_import_error(module: Any, name: str) -> NoReturn:
+    """Raise CPython's error for a name that is not in a module, which says where the module is."""
+    stand_in = types.ModuleType("")
+    vars(stand_in).clear()
+    held = getattr(module, "__dict__", {})
+    vars(stand_in).update({key: held[key] for key in _NAMING if key in held})
+    exec(f"from m import {name}", {"__builtins__": {"__import__": lambda *_: stand_in}})
+    raise AssertionError(f"{name} was imported")
 
 
 # ---------------------------------------------------------------- generators

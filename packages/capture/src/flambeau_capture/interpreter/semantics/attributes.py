@@ -88,7 +88,12 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
         return found
     kind = type(obj)
     read = _READS.get(kind) or of_bases(_READS_OF_SUBTYPES, kind, _instance_attribute)
-    return read(machine, obj, name)
+    try:
+        return read(machine, obj, name)
+    except AttributeError as error:
+        if error.name is None and error.obj is None:  # as CPython completes an error of a getter
+            error.name, error.obj = name, obj
+        raise
 
 
 def load_value(machine: Machine, obj: Any, name: str) -> Any:

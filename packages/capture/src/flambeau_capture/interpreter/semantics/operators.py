@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import operator
 import types
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.bytecode.instructions import VERSION
 from flambeau_capture.interpreter.semantics.formatting import percent
 from flambeau_capture.interpreter.semantics.items import (
     guard_native_read,
@@ -316,11 +318,25 @@ def unary(machine: Machine, name: str, value: Any) -> Any:
         return machine.tape.call_function(function, (value,))
     if name == "__invert__" and type(value) is torch.SymInt:
         return -value - 1
+    if name == "__invert__" and type(value) in (bool, torch.SymBool):
+        if VERSION >= (3, 12):
+            machine.call(warnings.warn, (_INVERTED_BOOL, DeprecationWarning), {})
+        return ~int(truth(machine, value))
     method = python_method(machine, type(value), name)
     if method is not None:
         return machine.call(method, (value,), {})
     guard_operands(machine, name, value)
     return function(value)
+
+
+_INVERTED_BOOL = (
+    f"Bitwise inversion '~' on bool is deprecated"
+    f"{' and will be removed in Python 3.16' if VERSION >= (3, 13) else ''}. This returns the "
+    "bitwise inversion of the underlying int object and is usually not what you expect from "
+    "negating a bool. Use the 'not' operator for boolean negation or ~int(x) if you really want "
+    "the bitwise inversion of the underlying int."
+)
+"""How CPython warns from 3.12 on."""
 
 
 def truth(machine: Machine, value: Any) -> bool:

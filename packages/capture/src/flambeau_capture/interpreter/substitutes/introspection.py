@@ -32,12 +32,15 @@ from flambeau_capture.interpreter.values.classes import (
     Proxy,
     python_method,
 )
+from flambeau_capture.interpreter.values.lifetimes import refuse_finalizing
 from flambeau_capture.interpreter.values.numbers import concrete_key
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf, Constant, GlobalsDict
 from flambeau_capture.trusted import is_trusted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from flambeau_capture.interpreter.machine import Frame, Machine
 
 
@@ -252,20 +255,114 @@ def locals_of(frame: Frame) -> Any:
     """What `locals()` gives in a frame."""
     if frame.namespace is not None:
         return frame.namespace
-    found = frame.snapshot if frame.snapshot is not None and sys.version_info < (3, 13) else {}
+    found = frame.snapshot if frame.snapshot is not None and _ONE_SNAPSHOT else {}
     for slot, name in enumerate(frame.code.local_names):
-        value = whole_local(frame, slot)
-        if isinstance(value, types.CellType):
-            try:
-                value = frame.machine.objects.load_cell(value, name, False)
-            except (NameError, UnboundLocalError):
-                value = UNBOUND
+        value = _variable(frame, slot)
         if value is UNBOUND:
             found.pop(name, None)
         else:
             found[name] = value
-    frame.snapshot = found
+    if _ONE_SNAPSHOT:
+        frame.snapshot = found
     return found
+
+
+_ONE_SNAPSHOT = sys.version_info < (3, 13)
+"""Whether all calls of `locals()` in a frame give one dict, as before PEP 667."""
+
+
+def _variable(frame: Frame, slot: int) -> Any:
+    """What a local variable or a cell holds, or UNBOUND."""
+    value = whole_local(frame, slot)
+    if isinstance(value, types.CellType):
+        name = frame.code.local_names[slot]
+        try:
+            return frame.machine.objects.load_cell(value, name, False)
+        except (NameError, UnboundLocalError):
+            return UNBOUND
+    return value
+
+
+class FrameLocals(Proxy):
+    """`f_locals` of an interpreted function from 3.13 on: it shows its variables as they are, and
+    sets them (PEP 667).
+    """
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def seen_type(self) -> type:
+        """The type that the program sees."""
+        return type(_own_locals())
+
+    def seen_attribute(self, name: str) -> Any:
+        """Its methods; a break for what they leave out."""
+        if name == "__class__":
+            return self.seen_type()
+        if not hasattr(_own_locals(), name):
+            kind = self.seen_type().__name__
+            message = f"{kind!r} object has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=self)
+        if name not in vars(FrameLocals):
+            raise GraphBreak("unknown-c-function", f"{name} of the variables of a frame is read")
+        return getattr(self, name)
+
+    def __getitem__(self, name: Any) -> Any:
+        variables = locals_of(self.frame)
+        return variables[name] if name in variables else _own_locals()[name]  # which raises
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        frame = self.frame
+        if name not in frame.code.local_names:
+            raise GraphBreak("unknown-c-function", "f_locals of a frame is given a new name")
+        slot = frame.code.local_names.index(name)
+        if isinstance(held := frame.locals[slot], types.CellType):
+            frame.machine.objects.store_cell(held, value)
+        else:
+            refuse_finalizing(frame, slot)
+            frame.locals[slot] = value
+
+    def __delitem__(self, name: Any) -> None:
+        del _own_locals()[name]  # which raises
+
+    def __len__(self) -> int:
+        return len(locals_of(self.frame))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(locals_of(self.frame))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(locals_of(self.frame))
+
+    def __contains__(self, name: Any) -> bool:
+        return name in locals_of(self.frame)
+
+    def keys(self) -> list[Any]:
+        """The names, as a list."""
+        return list(locals_of(self.frame))
+
+    def values(self) -> list[Any]:
+        """The values, as a list."""
+        return list(locals_of(self.frame).values())
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """The names and their values, as a list."""
+        return list(locals_of(self.frame).items())
+
+    def copy(self) -> dict[Any, Any]:
+        """The variables as they are now, as a dict."""
+        return locals_of(self.frame)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """The value of a variable, or the default."""
+        return locals_of(self.frame).get(name, default)
+
+
+def _own_locals() -> Any:
+    """The variables of this call, which has none."""
+    return sys._getframe().f_locals
 
 
 for _function in native_functions.PYTHON_NATIVE.values():
@@ -314,7 +411,8 @@ class FrameView(Proxy):
             case "f_globals":
                 return globals_of(frame)
             case "f_locals":
-                return locals_of(frame)
+                whole = _ONE_SNAPSHOT or frame.namespace is not None
+                return locals_of(frame) if whole else FrameLocals(frame)
             case "f_code":
                 return frame.function.__code__
             case "f_lineno":

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.bytecode.instructions import VERSION
 from flambeau_capture.interpreter.semantics import native_functions, operators
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import (
@@ -21,7 +23,12 @@ from flambeau_capture.interpreter.semantics.items import (
 )
 from flambeau_capture.interpreter.semantics.native_functions import InterpretedCallable
 from flambeau_capture.interpreter.substitute_registry import forwarding, substitute_for
-from flambeau_capture.interpreter.values.classes import MISSING, lookup, python_method
+from flambeau_capture.interpreter.values.classes import (
+    MISSING,
+    SYMBOLIC_NUMBERS,
+    lookup,
+    python_method,
+)
 from flambeau_capture.interpreter.values.lazy_values import AppendTarget
 from flambeau_prims.size_floats import float_of
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
@@ -88,10 +95,73 @@ def _sum(machine: Machine, args: Any, kwargs: Any) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
     if isinstance(total, (str, bytes, bytearray)):
         sum((), total)  # which says how they are joined
+    items = native_iterable(machine, args[0])
+    if type(total) in (int, torch.SymInt, *_FLOATS):
+        total, items = _sum_leading_numbers(machine, total, iter(items))
     add = operators.BINARY_BY_SYMBOL["+"]
-    for item in native_iterable(machine, args[0]):
+    for item in items:
         total = operators.binary(machine, add, total, item)
     return total
+
+
+_SUMMANDS = frozenset({bool, int, float, *SYMBOLIC_NUMBERS})
+_FLOATS = (float, torch.SymFloat)
+_COMPENSATES = VERSION >= (3, 12)
+
+
+def _sum_leading_numbers(machine: Machine, start: Any, items: Any) -> tuple[Any, Any]:
+    """The sum of the numbers that come first, which C adds, and the other items.
+
+    They end before the first item that is no number or does not fit 64 bits. From CPython 3.12 on,
+    the rounding of floats is compensated among them, and not after them.
+    """
+    if _is_long(start):
+        return start, items
+    numbers, rest = [], items
+    floating = type(start) in _FLOATS
+    for item in items:
+        if _is_long(item) or (
+            type(item) not in _SUMMANDS and not (floating and issubclass(type(item), int))
+        ):
+            rest = itertools.chain((item,), items)
+            break
+        if type(item) not in _SUMMANDS:
+            item = int.__int__(item)  # CPython adds its value, whatever its `__radd__` says
+        floating = floating or type(item) in _FLOATS
+        numbers.append(item)
+    if not SYMBOLIC_NUMBERS.keys() & {type(start), *map(type, numbers)}:
+        return sum(numbers, start), rest
+    return _sum_symbolic(machine, start, numbers), rest
+
+
+def _is_long(item: Any) -> bool:
+    return issubclass(type(item), int) and not -(2**63) <= int.__int__(item) < 2**63
+
+
+def _sum_symbolic(machine: Machine, total: Any, numbers: list[Any]) -> Any:
+    """`sum` of numbers that are partly symbolic.
+
+    The errors of the additions are exact (Knuth's TwoSum, which asks nothing of the numbers), as
+    CPython's are, and so are equal to them. `missed` is never -0.0: a sum -0.0 keeps its sign.
+    """
+    binary = functools.partial(operators.binary, machine)
+    add, subtract = operators.BINARY_BY_SYMBOL["+"], operators.BINARY_BY_SYMBOL["-"]
+    missed: Any = 0.0
+    compensated = _COMPENSATES and type(total) in _FLOATS
+    for number in numbers:
+        before, total = total, binary(add, total, number)
+        if compensated and type(number) in _FLOATS:
+            rounded = binary(subtract, total, before)
+            lost = binary(subtract, before, binary(subtract, total, rounded))
+            error = binary(add, lost, binary(subtract, number, rounded))
+            missed = binary(subtract, missed, error)
+        compensated = _COMPENSATES and type(total) in _FLOATS
+    if not compensated or (type(missed) is float and not missed):
+        return total
+    # An infinite or overflowed sum stays; `missed` is NaN then, which comparisons leave out.
+    largest = sys.float_info.max
+    bounded = _of_floats("max", -largest, _of_floats("min", largest, missed))
+    return binary(subtract, total, bounded)
 
 
 @substitute_for(any)
