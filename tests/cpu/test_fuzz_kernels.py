@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -21,6 +22,7 @@ from tools.fuzz.kernels.operators import CLASSES, IN_PLACE
 from tools.fuzz.kernels.placing import LAYOUTS, MARGIN, Input, place, placed, poison
 from tools.fuzz.kernels.programs import MODES, Chain, Program, generate, on_cpu, simpler
 from tools.fuzz.kernels.sizes import draw_shape
+from tools.fuzz.kernels.unwritten import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,7 +229,7 @@ def test_new_memory_is_filled() -> None:
         "import torch\n"
         "from tools.fuzz.kernels.unwritten import fill_new_memory\n"
         "assert fill_new_memory()\n"
-        "for size in (1, 7, 300, 777, 20_000, 3_000_000):\n"
+        "for size in (1, 7, 300, 777, 20_000, 3_000_000) * 20:\n"
         "    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):\n"
         "        assert torch.empty(size, dtype=dtype).isnan().all(), (size, dtype)\n"
     )
@@ -254,8 +256,10 @@ def test_unwritten_results_are_found() -> None:
 
 
 def run_python(script: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
+    command, environment = [sys.executable, "-c", script], os.environ | ENVIRONMENT
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False
+    )
 
 
 def test_processes_report_what_differs(capfd: pytest.CaptureFixture[str]) -> None:

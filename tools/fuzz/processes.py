@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 from tools.checks.command import ROOT
@@ -21,14 +22,14 @@ from tools.checks.command import ROOT
 class Process:
     """A process that runs seeds, killed when it hangs."""
 
-    def __init__(self, words: Sequence[str], hangs: float) -> None:
-        """words: the module's name, then its arguments. hangs: see `run_seeds`."""
+    def __init__(self, words: Sequence[str], hangs: float, environment: Mapping[str, str]) -> None:
+        """words: the module's name, then its arguments. The others: see `run_seeds`."""
         self.hangs = hangs
         path = os.pathsep.join(filter(None, [os.fspath(ROOT), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-m", *words],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | {"PYTHONPATH": path, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -61,16 +62,17 @@ def run_seeds(
     jobs: int,
     report: Callable[[dict[str, Any]], None],
     hangs: float = 150.0,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Report the outcome of each seed, from `jobs` processes at a time; that of a process which
     ended early has "ended" instead of what the module tells, and "begun": the program.
 
     words: the module's name, then its arguments before the seeds. hangs: seconds without a line
-    after which a process is killed.
+    after which a process is killed. environment: variables of the processes beside this one's.
     """
     with ThreadPoolExecutor(jobs) as pool:
         parts = (seeds[start::jobs] for start in range(jobs))
-        list(pool.map(lambda part: _run_part(words, part, report, hangs), parts))
+        list(pool.map(lambda part: _run_part(words, part, report, hangs, environment), parts))
 
 
 def _run_part(
@@ -78,11 +80,12 @@ def _run_part(
     seeds: Sequence[int],
     report: Callable[[dict[str, Any]], None],
     hangs: float,
+    environment: Mapping[str, str],
 ) -> None:
     left = list(seeds)
     while left:
         begun, message = "", ""
-        process = Process([*words, *map(str, left)], hangs)
+        process = Process([*words, *map(str, left)], hangs, environment)
         for line in process.lines():
             begun = line.get("begins", begun)
             message = line.get("error", message)

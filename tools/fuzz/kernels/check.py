@@ -15,7 +15,7 @@ from tools.fuzz.check import shrink
 from tools.fuzz.kernels.closeness import close
 from tools.fuzz.kernels.placing import Input
 from tools.fuzz.kernels.programs import MODES, Program, generate, on_cpu, simpler
-from tools.fuzz.kernels.unwritten import fill_freed_memory
+from tools.fuzz.kernels.unwritten import ENVIRONMENT, fill_freed_memory
 from tools.fuzz.processes import is_fatal, run_seeds
 
 SHRINKING = 60.0
@@ -99,7 +99,7 @@ def report(programs: int, seed: int, *, device: str, jobs: int, seconds: float) 
             print(f"seed {line['seed']}: {text}", flush=True)
 
     words = ["tools.fuzz.kernels.process", device, str(time.time() + seconds)]
-    run_seeds(words, range(seed, seed + programs), jobs, add, HANGS)
+    run_seeds(words, range(seed, seed + programs), jobs, add, HANGS, ENVIRONMENT)
     print(f"{programs - counts['skipped']} programs, {counts['differ']} differ")
     return 1 if counts["differ"] else 0
 

@@ -4,8 +4,8 @@
 columns at once, `row_tiles.py` rows longer than one tile, `vector_rows.py` rows that do not begin
 or end where a vector does, `vector_bounds.py` loads that a condition ends there,
 `filled_loads.py` loads that give the padding where a mask does not hold, `first_sorted.py` the few
-of a row that a selection wants. `combine.py` puts
-several kernels into one launch.
+of a row that a selection wants, `rounded_products.py` products that no compiler may contract with a
+sum. `combine.py` puts several kernels into one launch.
 
 `matmul.py` writes a matrix product, cut as a `matmul_tiling.py` says; `matmul_candidates.py` lists
 tilings to measure, which `matmul_estimate.py` ranks. `operand_tiles.py` computes what its loop need
