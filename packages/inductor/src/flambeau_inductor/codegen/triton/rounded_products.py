@@ -129,7 +129,8 @@ class Ancestors:
             name: frozenset(self.among(self.above.get(buffer, 0), names, buffers))
             for name, buffer in zip(names, buffers, strict=True)
         }
-        return tuple(sorted(rounded_products(kernel.body, sources) - rounded_products(kernel.body)))
+        rounded = rounded_products(kernel.body, sources) if any(sources.values()) else set()
+        return tuple(sorted(rounded - rounded_products(kernel.body))) if rounded else ()
 
     def among(self, above: int, names: Sequence[str], buffers: Sequence[str]) -> list[str]:
         """The parameters whose buffers are in a set."""
