@@ -16,8 +16,7 @@ from flambeau_inductor.codegen.triton.tiling import Tiling
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.spec import Spec
-from tools.tilings.measure import Trial, tilings_beside
-from tools.tilings.scattered_cases import SCATTERED_CASES
+from tools.tilings.measure import CASES, Trial, tilings_beside
 
 
 def softmax() -> Graph:
@@ -59,9 +58,15 @@ def test_neighbours_of_threads_are_measured_both_ways() -> None:
     assert not any(each.dealt for each in tilings_beside(Tiling(8, 128, lanes=("i1",))))
 
 
-@pytest.mark.parametrize("name", ["flip_bf16", "gather_f16", "mean_pool_odd", "select_bf16"])
-def test_scattered_cases_are_what_their_names_say(name: str, monkeypatch) -> None:
-    case = SCATTERED_CASES[name]
+@pytest.mark.parametrize(
+    "name",
+    [
+        "flip_bf16", "gather_f16", "mean_pool_odd", "select_bf16", "row_log_softmax_640",
+        "row_norm_512", "row_softmax_768", "row_sum",
+    ],
+)  # fmt: skip
+def test_cases_compile_to_what_eager_gives(name: str, monkeypatch) -> None:
+    case = CASES[name]
     randn, randint = torch.randn, torch.randint
     less = lambda shape: tuple(min(size, 40) for size in shape)  # noqa: E731
     monkeypatch.setattr(torch, "randn", lambda shape, **more: randn(less(shape), **more))

@@ -3,8 +3,9 @@
 python -m tools.tilings measure --out rows.jsonl [--case softmax ...] [--jobs 8]    needs a GPU
 python -m tools.tilings report rows.jsonl      the chosen tiling of each kernel beside the fastest
 
-The kernels are those of `tools.bench kernels` and of `scattered_cases`. Every tiling of a kernel is
-compiled, then timed on the device with a cold L2 cache. Only one process times at a moment.
+The kernels are those of `tools.bench kernels`, `scattered_cases` and `row_cases`. Every tiling of a
+kernel is compiled, then timed on the device with a cold L2 cache. Only one process times at a
+moment.
 """
 
 from __future__ import annotations

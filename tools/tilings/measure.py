@@ -24,6 +24,7 @@ from flambeau_inductor.codegen.triton.tiling import Tiling, lane_axes, row_axes
 from flambeau_inductor.ir import Load, Store
 from tools.bench.kernel_cases import KERNEL_CASES
 from tools.bench.kernels import call_of
+from tools.tilings.row_cases import ROW_CASES
 from tools.tilings.scattered_cases import SCATTERED_CASES
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.ir import Axis, LoopKernel
 
-CASES = KERNEL_CASES | SCATTERED_CASES
+CASES = KERNEL_CASES | SCATTERED_CASES | ROW_CASES
 
 MOST_ELEMENTS = 1 << 14
 """Of a tile: more do not fit into registers."""

@@ -113,3 +113,20 @@ def breaks(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     found = [event.reason for event in events if event.kind == "break"]
     assert found and found[0] is not None, "the frame was captured whole"
     return found[0]
+
+
+def outcome(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a call returns, or the type, the text and the `name` of what it raises."""
+    try:
+        return fn(*args, **kwargs)
+    except Exception as error:
+        return type(error).__name__, str(error), getattr(error, "name", None)
+
+
+def check_in_steps(fn: Callable[..., Any], steps: int | None, monkeypatch: Any) -> None:
+    """Two calls as eagerly, with a graph break after so many instructions (`STEPS`)."""
+    monkeypatch.setitem(globals(), "STEPS", steps)
+    x = torch.arange(3.0)
+    captured = compiled(fn, fullgraph=False)
+    for _ in range(2):
+        same(captured(x), fn(x))

@@ -10,10 +10,9 @@ import sys
 import types
 import warnings
 
-import capture_harness
 import pytest
 import torch
-from capture_harness import compiled, same
+from capture_harness import check_in_steps, compiled, outcome, same
 
 import flambeau_capture
 
@@ -25,13 +24,6 @@ class Level(enum.IntEnum):
 class Added(int):
     def __radd__(self, other):
         return 100.0 + other
-
-
-def outcome(fn, *args, **kwargs):
-    try:
-        return fn(*args, **kwargs)
-    except Exception as error:
-        return type(error).__name__, str(error), getattr(error, "name", None)
 
 
 # ---------------------------------------------------------------- sums: compensated from 3.12 on
@@ -229,8 +221,4 @@ def test_deprecated_operations_warn_at_their_line_in_each_call(fn, dynamic):
     ids=lambda fn: fn.__name__,
 )  # fmt: skip
 def test_same_as_eager(fn: types.FunctionType, steps, monkeypatch):
-    monkeypatch.setattr(capture_harness, "STEPS", steps)
-    x = torch.arange(3.0)
-    captured = compiled(fn, fullgraph=False)
-    for _ in range(2):
-        same(captured(x), fn(x))
+    check_in_steps(fn, steps, monkeypatch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from flambeau_runtime import cuda
 from flambeau_runtime.build.triton import Cubin
 from flambeau_runtime.build.triton_compiler import _frames
 from flambeau_runtime.options import RuntimeOptions
-from flambeau_runtime.program import Kernel
+from flambeau_runtime.program import Kernel, Launch, Program, Source, Tensor
+from flambeau_runtime.tuning import cuda_bench
 
 NEEDED = 600
 """Registers that the values of one warp take; more warps share them."""
@@ -63,6 +65,34 @@ def test_a_kernel_that_does_not_fit_is_built_all_the_same(build) -> None:
     assert len(asked) == 2
     assert built(num_warps=1).stack == 4 * (NEEDED - 255) + 32  # from the cache
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_candidate_that_spills_is_refused(
+    trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spilled = Cubin(b"", "k", 0, 4, registers=255, stack=80)
+    monkeypatch.setattr(cuda, "cubin", lambda *_, **__: spilled)
+    monkeypatch.setattr(cuda, "capability", lambda device: 90)
+    monkeypatch.setattr(cuda.native, "core", lambda: SimpleNamespace(GpuKernel=dict))
+    options = RuntimeOptions(cache_dir=tmp_path)
+    load = lambda program, options: cuda.begin_kernels(program, options)()  # noqa: E731
+    monkeypatch.setattr(cuda_bench, "load", load)
+    program = Program(
+        inputs=("x",),
+        tensors=(Tensor("x", (4,), (1,), "float32", "cuda:0"),),
+        symbols=(),
+        sources=(Source("triton", ""),),
+        kernels=(Kernel("k", 0, {}),),
+        steps=(Launch("k", ("x",), (), (1,)),),
+        outputs=("x",),
+    )
+    bench = cuda_bench.CudaBench(options)
+    if trusted:
+        assert list(bench.build(program, trusted=True)) == ["k"]  # type: ignore[call-overload]
+    else:
+        with pytest.raises(ValueError, match="80 bytes of a thread are spilled"):
+            bench.build(program, trusted=False)
 
 
 def test_sixteen_warps_share_what_a_multiprocessor_has(build) -> None:

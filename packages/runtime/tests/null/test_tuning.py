@@ -50,6 +50,8 @@ class FakeBench:
 
     def build(self, program: Program, *, trusted: bool):
         self.built.append(program.name)
+        if not trusted and "spills" in program.name:
+            raise ValueError("80 bytes of a thread are spilled")
         if "unbuilt" in program.name:
             raise ValueError("no such instruction")
 
@@ -112,6 +114,13 @@ def test_the_fastest_is_chosen_and_printed_first(tmp_path: Path) -> None:
         "  c 3.0 3.0000 ms 33.3%",
     ]
     assert lines[5].endswith("4 choices")
+
+
+def test_only_the_first_may_be_slow_for_sure(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    assert table.choose(contest("spills 2.0", "spills 1.0", "a 1.5")) == [2]
+    assert "80 bytes of a thread are spilled" in str(table.reports[0])
+    assert table.choose(contest("a 2.0", "spills 1.0")) == [0]
 
 
 def test_those_far_behind_leave_after_the_first_rounds(tmp_path: Path) -> None:

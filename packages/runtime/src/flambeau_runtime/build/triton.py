@@ -125,7 +125,7 @@ def build_cubin(
     """Compile the function `name` of a Triton source for a compute capability (90 for an H100 or
     H200).
 
-    `meta` is `program.Kernel.meta`. `aligned=False` leaves out that pointers are multiples of 16
+    `meta` is `program.Kernel.meta`, and "registers" in it bounds those of a thread. `aligned=False` leaves out that pointers are multiples of 16
     bytes, for launches on views. Raises OSError where Triton cannot be used here, and what Triton
     raises of a text that it refuses, or BuildFailed with its words.
     """

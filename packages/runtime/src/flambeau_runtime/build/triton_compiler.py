@@ -181,7 +181,8 @@ def _practise(capability: int, assemblers: dict[str, Any]) -> None:
 def _compile_apart(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """`compile_kernel`, with a cache of Triton's that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="flambeau-triton-") as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
+        # The PTX is read, which Triton keeps unless the user's environment says otherwise.
+        os.environ |= {"TRITON_CACHE_DIR": folder, "TRITON_STORE_BINARY_ONLY": "0"}
         return compile_kernel(job)
 
 
